@@ -1,0 +1,231 @@
+"""Fast CPU twins (Numba) of the definitions: same signatures, same bytes.
+
+This module only prepares memory and chooses a kernel; it can be imported without Numba. The
+kernels are compiled on first use, once per machine, and take addresses and sizes: one compiled
+version serves every element type, shape and number of bits.
+"""
+
+import functools
+import importlib
+import os
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from division import bits as bitpack
+from division import windows
+from division.frequency import is_channels_last
+from division.quantize import seed_keys
+
+_PROCESS = os.getpid()
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in cpu_common
+_SERIAL_BELOW = 32768  # elements: less is done before a second thread has woken up
+_NARROW = 24  # contiguous maps narrower than this are computed side by side
+_SLAB_LANES = 64  # maps in a slab: rows long enough for streaming, slabs small enough for a cache
+_LARGE_MAP = 4096  # positions from which a slab has fewer lanes, for the cache's sake
+
+
+@functools.cache
+def _import_trouble() -> str | None:
+    try:
+        importlib.import_module("numba")
+    except Exception as error:  # a broken install raises more than ImportError
+        return f"numba cannot be imported ({error})."
+    return None
+
+
+def usable() -> str | None:
+    """Return None if the kernels can be used now, or one sentence that says why not."""
+    if os.getpid() != _PROCESS:
+        return "this process is a fork, and OpenMP threads do not survive a fork."
+    return _import_trouble()
+
+
+@functools.cache
+def _module(name: str) -> ModuleType:
+    """Import kernels when they are first needed."""
+    return importlib.import_module(f"division.kernels.{name}")
+
+
+def _launch(
+    module: ModuleType, name: str, arguments: tuple[int, ...], items: int, work: int
+) -> None:
+    """Run a kernel over `items`, on one thread if there is little work."""
+    threads = min(torch.get_num_threads(), items) if work >= _SERIAL_BELOW else 1
+    if threads > 1:
+        threads = min(threads, _module("cpu_compile").most_threads())
+    if threads <= 1:
+        getattr(module, name + "_chunk")(*arguments, 0, items)
+    else:
+        with _module("cpu_compile").limited_threads(threads):
+            getattr(module, name)(*arguments, items, threads)
+
+
+def _slab_groups(channels: int, size: int) -> int:
+    """Return into how many slabs the channels of a sample (or all contiguous maps) are cut."""
+    lanes = _SLAB_LANES if size < _LARGE_MAP else 16
+    return -(-channels // lanes)
+
+
+def _launch_maps(
+    name: str,
+    addresses: tuple[int, ...],
+    kind: int,
+    shape: tuple[int, int, int, int],
+    settings: tuple[int, ...],
+    channels_last: bool,
+) -> None:
+    """Run the kernel that suits the layout of the maps."""
+    n, c, height, width = shape
+    if not channels_last and width >= _NARROW:
+        arguments = (*addresses, kind, height, width, *settings)
+        _launch(_module("cpu_maps"), name, arguments, n * c, n * c * height * width)
+        return
+    if not channels_last:
+        n, c = 1, n * c
+    groups = _slab_groups(c, height * width)
+    arguments = (*addresses, kind, c, height, width, *settings, int(channels_last), groups)
+    _launch(_module("cpu_lanes"), name, arguments, n * groups, n * c * height * width)
+
+
+def split_maps(
+    x: Tensor, bits: int, rows: int, cols: int, window: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compress maps as `frequency.split_maps`; a window must tile the map or cover it."""
+    n, c, height, width = x.shape
+    channels_last = is_channels_last(x)
+    if not channels_last:
+        x = x.contiguous()
+    low = _empty_maps(n, c, rows, cols, torch.bfloat16, channels_last)
+    size = bitpack.packed_size(height * width, bits)
+    if channels_last:
+        codes = torch.empty((n, size, c), dtype=torch.uint8).transpose(1, 2)
+    else:
+        codes = torch.empty((n, c, size), dtype=torch.uint8)
+    offset = torch.empty((n, c), dtype=torch.bfloat16)
+    scale = torch.empty_like(offset)
+    tensors = (x, low, codes, offset, scale)
+    addresses = tuple(tensor.data_ptr() for tensor in tensors)
+    settings = (rows, cols, bits, *seed_keys(seed))
+    _launch_maps(
+        "split", addresses, _KINDS[x.dtype], (n, c, height, width), settings, channels_last
+    )
+    return low, codes, offset, scale
+
+
+def merge_maps(
+    low: Tensor,
+    codes: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    bits: int,
+    height: int,
+    width: int,
+    dtype: torch.dtype,
+    channels_last: bool,
+) -> Tensor:
+    """Rebuild maps as `frequency.merge_maps`."""
+    n, c, rows, cols = low.shape
+    out = _empty_maps(n, c, height, width, dtype, channels_last)
+    if channels_last:
+        low = low.contiguous(memory_format=torch.channels_last)
+        codes = codes.transpose(1, 2)
+    else:
+        low = low.contiguous()
+    tensors = (low, codes.contiguous(), offset.contiguous(), scale.contiguous(), out)
+    addresses = tuple(tensor.data_ptr() for tensor in tensors)
+    settings = (rows, cols, bits)
+    _launch_maps("merge", addresses, _KINDS[dtype], (n, c, height, width), settings, channels_last)
+    return out
+
+
+def _empty_maps(
+    n: int, c: int, height: int, width: int, dtype: torch.dtype, channels_last: bool
+) -> Tensor:
+    """Return new maps, with the strides that the fake operators promise."""
+    if channels_last:
+        return torch.empty((n, height, width, c), dtype=dtype).permute(0, 3, 1, 2)
+    return torch.empty((n, c, height, width), dtype=dtype)
+
+
+def pack_mask(x: Tensor, low: float, high: float) -> Tensor:
+    """Pack which elements lie inside, as `bits.pack_mask`."""
+    x = x.detach().contiguous()
+    if not x.dtype.is_floating_point:
+        x = x.to(torch.result_type(x, low))
+    if x.dtype not in _KINDS:
+        return bitpack.pack_mask(x, low, high)
+    count = x.numel()
+    out = torch.empty(-(-count // 8), dtype=torch.uint8)
+    bounds = torch.tensor((low, high), dtype=x.dtype).tolist()  # compared in the type of x
+    arguments = (x.data_ptr(), out.data_ptr(), _KINDS[x.dtype], count, *bounds)
+    _launch(_module("cpu_masks"), "pack", arguments, -(-count // bitpack.MASK_BLOCK), count)
+    return out
+
+
+def unpack_mask(
+    packed: Tensor, count: int, outside: float, inside: float, dtype: torch.dtype
+) -> Tensor:
+    """Return the two values of a mask, as `bits.unpack_mask`."""
+    if dtype.itemsize not in (2, 4):
+        return bitpack.unpack_mask(packed, count, outside, inside, dtype)
+    out = torch.empty(count, dtype=dtype)
+    as_integer = torch.int32 if dtype.itemsize == 4 else torch.int16
+    values = torch.tensor((outside, inside), dtype=dtype).view(as_integer).tolist()
+    packed = packed.contiguous()
+    is_wide = int(dtype.itemsize == 4)
+    arguments = (packed.data_ptr(), out.data_ptr(), is_wide, count, *values)
+    _launch(_module("cpu_masks"), "unpack", arguments, -(-count // bitpack.MASK_BLOCK), count)
+    return out
+
+
+def _launch_windows(
+    name: str, source: Tensor, out: Tensor, geometry: tuple[list[int], ...]
+) -> bool:
+    """Convert window indices, unless their shape or layout has no kernel."""
+    (size, kernel, stride, padding, dilation), shape = geometry, source.shape
+    if len(size) != 2 or source.dim() not in (3, 4) or size[0] * size[1] >= 2**31:
+        return False
+    lanes, length = 0, shape[-1]
+    if not source.is_contiguous():
+        if not source.movedim(-3, -1).is_contiguous():
+            return False
+        lanes = length = shape[-3]
+    places = (source.data_ptr(), out.data_ptr(), lanes, shape[-2], shape[-1], size[1], kernel[1])
+    arguments = (*places, *stride, *padding, *dilation, kernel[0])
+    count = source.numel()
+    _launch(_module("cpu_windows"), name, arguments, count // length if count else 0, count)
+    return True
+
+
+def pack_window_index(
+    index: Tensor,
+    size: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> Tensor:
+    """Turn positions in the plane into positions in the window: `windows.pack_window_index`."""
+    geometry = (size, kernel, stride, padding, dilation)
+    packed = torch.empty_like(index, dtype=torch.uint8)
+    if _launch_windows("pack", index, packed, geometry):
+        return packed
+    return windows.pack_window_index(index, *geometry)
+
+
+def unpack_window_index(
+    packed: Tensor,
+    size: list[int],
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> Tensor:
+    """Return the positions that were packed: `windows.unpack_window_index`."""
+    geometry = (size, kernel, stride, padding, dilation)
+    index = torch.empty_like(packed, dtype=torch.int64)
+    if _launch_windows("unpack", packed, index, geometry):
+        return index
+    return windows.unpack_window_index(packed, *geometry)

@@ -1,0 +1,1 @@
+"""Runs, tables and figures: from a Hydra config to results as data."""

@@ -1,0 +1,82 @@
+"""Shared fixtures: fixed seeds, and small networks that meet every row of the slot table."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> torch.memory_format:
+    return LAYOUTS[request.param]
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder with real data, where the machine has one."""
+    folder = os.environ.get("DATA_DIR")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("DATA_DIR names no folder with data")
+    return Path(folder)
+
+
+class Residual(nn.Module):
+    """conv-bn-relu twice with a downsampling shortcut; in place where PyTorch allows it."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(x)).relu_()
+        y = self.bn2(self.conv2(y))
+        y += self.shortcut(x)
+        return torch.nn.functional.relu(y, inplace=True)
+
+
+def small_net() -> nn.Sequential:
+    """A residual network with pooling, dropout and a classifier, for 32-pixel images."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        Residual(16, 32),
+        nn.Dropout(0.2),
+        Residual(32, 32, stride=2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+
+
+def gradients(model: nn.Module, *inputs: Tensor, seed: int = 1) -> list[Tensor | None]:
+    """Gradients of a plain loss, with dropout drawn from `seed`."""
+    torch.manual_seed(seed)
+    model.zero_grad(set_to_none=True)
+    output = model(*inputs)
+    outputs = output.values() if isinstance(output, dict) else output
+    parts = outputs if not isinstance(outputs, Tensor) else [outputs]
+    torch.stack([part.float().square().mean() for part in parts]).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def assert_same(expected: list[Tensor | None], found: list[Tensor | None]) -> None:
+    """Bit for bit, including which gradients are missing."""
+    assert len(expected) == len(found)
+    for a, b in zip(expected, found, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or torch.equal(a, b)
