@@ -1,0 +1,223 @@
+"""Capture: sees every autograd node as it is built and packs its saved tensors at once.
+
+`torch.autograd.graph.node_creation_hook` hands over each finished node; `register_hooks` on one of
+its raw saved slots swaps the tensor for a packed copy, and the stock backward gets it unpacked.
+Three rules keep this safe:
+
+- only the pack result owns the packed copy: no closure over the node, no table with strong
+  references, so a graph that is dropped without a backward frees everything;
+- tensors are recognised as recognize.py says, never by address: addresses are reused as soon as
+  an original is freed;
+- where other saved-tensor hooks are active (activation checkpointing) or a backward pass is
+  running (its re-entrant variant), nothing is looked at and nothing is changed.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import node_creation_hook
+
+from division.codec import FLOAT_TYPES, Codec, Packed
+from division.ledger import Ledger
+from division.method import Method, Site, resolve
+from division.recognize import Fingerprint, fingerprint, is_weight
+from division.slots import SLOTS, Keep, Rule, Through
+
+SMALL = 4096  # bytes below which packing costs more than it frees
+
+
+class Stored:
+    """A packed copy of one saved tensor, with the strides that backward must see."""
+
+    __slots__ = ("__weakref__", "codec", "nbytes", "packed", "site", "stride")
+
+    def __init__(self, codec: Codec, packed: Packed, stride: tuple[int, ...], site: str) -> None:
+        self.codec = codec
+        self.packed = packed
+        self.nbytes = packed.nbytes
+        self.site = site
+        self.stride = stride
+
+    def unpack(self) -> Tensor:
+        """Return the tensor that backward sees, in the layout of the original."""
+        tensor = self.codec.decompress(self.packed)
+        if tensor.stride() == self.stride:
+            return tensor
+        exact = torch.empty_strided(
+            tensor.shape, self.stride, dtype=tensor.dtype, device=tensor.device
+        )
+        return exact.copy_(tensor)
+
+
+class Capture:
+    """Packs what autograd saves while it is open, as its method decides.
+
+    Args:
+        method: decides the codec of each site.
+        ledger: where every slot is noted; None saves the time of doing so.
+        where: tells the module that is running, as (path, module), or None once the forward that
+            opened the capture is over, however it ended.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        ledger: Ledger | None = None,
+        where: Callable[[], tuple[str, nn.Module | None] | None] = lambda: ("", None),
+    ) -> None:
+        self._method = method
+        self._ledger = ledger
+        self._where = where
+        self._shared: dict[tuple[Any, ...], tuple[weakref.ref[Stored], Fingerprint]] = {}
+        self._hook = node_creation_hook(self._on_node)
+        self._open = False
+
+    def __enter__(self) -> "Capture":
+        self._open = True
+        self._hook.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.abandon()
+        self._hook.__exit__(*error)
+
+    def abandon(self) -> None:
+        """Go inert without leaving torch's stack of hooks, which only its top may leave."""
+        self._open = False
+        self._shared.clear()
+
+    def _on_node(self, node: Any) -> None:
+        if not self._open:
+            return
+        name = node.name()
+        rules = SLOTS.get(name, {})
+        if not rules and self._ledger is None:
+            return
+        place = self._where()
+        if place is None:
+            self.abandon()
+            return
+        path, module = place
+        off_limits = _off_limits()
+        if off_limits:
+            if self._ledger is not None and _has_slots(node):
+                self._ledger.note(Site(path, module, name, "").labels(), off_limits)
+            return
+        for slot, rule in rules.items():
+            raw = getattr(node, f"_raw_saved_{slot}")
+            self._on_slot(node, raw, rule, Site(path, module, name, slot))
+        if self._ledger is not None:
+            for slot, raw in _other_slots(node, rules):
+                self._leave(Site(path, module, name, slot), raw.data, "no rule for this slot")
+
+    def _on_slot(self, node: Any, raw: Any, rule: Rule, site: Site) -> None:
+        tensor = raw.data
+        if not isinstance(tensor, Tensor) or tensor.dim() == 0:
+            return
+        obstacle = _obstacle(tensor)
+        if obstacle:
+            self._leave(site, tensor, obstacle)
+            return
+        if is_weight(tensor):
+            return
+        decision = rule(node, tensor, site)
+        if isinstance(decision, Keep):
+            self._leave(site, tensor, decision.why)
+        elif isinstance(decision, Through):
+            self._through(raw, tensor, decision.channel, site)
+        elif self._method.masks:
+            self._pack(raw, tensor, decision, 1, site)
+        else:
+            self._leave(site, tensor, f"{self._method.name} stores no masks (masks=False)")
+
+    def _through(self, raw: Any, tensor: Tensor, channel: int, site: Site) -> None:
+        if tensor.dtype not in FLOAT_TYPES:
+            self._leave(site, tensor, f"{tensor.dtype} is not compressed")
+            return
+        codec = self._method.codec(site)
+        if codec is None:
+            self._leave(site, tensor, f"{self._method.name} leaves it")
+        else:
+            self._pack(raw, tensor, codec, channel, site)
+
+    def _pack(self, raw: Any, tensor: Tensor, codec: Codec, channel: int, site: Site) -> None:
+        mark = fingerprint(tensor)
+        key = (mark.key, codec, channel)
+        found = self._shared.get(key) if self._method.share else None
+        stored = found[0]() if found and found[1].same(mark) else None
+        shared = stored is not None
+        if stored is None:
+            packed = codec.compress(tensor.detach(), self._method.next_seed(), channel)
+            stored = Stored(codec, packed, tensor.stride(), site.path or site.node)
+            self._shared[key] = (weakref.ref(stored), mark)
+        raw.register_hooks(lambda _: stored, Stored.unpack)
+        if self._ledger is not None:
+            size, why = (0, f"shared with {stored.site}") if shared else (stored.nbytes, "")
+            self._ledger.add(site.labels(), tensor, codec.name, why, size)
+
+    def _leave(self, site: Site, tensor: object, why: str) -> None:
+        ledger = self._ledger
+        if ledger is None or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            return
+        if not (is_weight(tensor) or ledger.owns(tensor)):
+            ledger.add(site.labels(), tensor, "stock", why, None)
+
+
+def _off_limits() -> str:
+    """Say why saved tensors must not be touched right now, or nothing."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "other saved-tensor hooks are active here (activation checkpointing or the like)"
+    if torch._C._current_graph_task_id() != -1:
+        return "built while a backward pass runs (re-entrant checkpointing or double backward)"
+    return ""
+
+
+def _obstacle(tensor: Tensor) -> str:
+    """Say why a tensor cannot be packed whatever its slot, or nothing."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return f"layout {tensor.layout} is not compressed"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    if tensor.numel() * tensor.element_size() < SMALL:
+        return f"small (under {SMALL} bytes)"
+    if any(
+        step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
+        return "an expanded view, small in memory"
+    return ""
+
+
+def _has_slots(node: Any) -> bool:
+    return any(name.startswith("_raw_saved_") for name in dir(node))
+
+
+def _other_slots(node: Any, rules: dict[str, Rule]) -> Iterator[tuple[str, Any]]:
+    """Yield (slot, raw saved tensor) of the slots that no rule names, lists flattened."""
+    for attribute in dir(node):
+        slot = attribute.removeprefix("_raw_saved_")
+        if slot == attribute or slot in rules:
+            continue
+        value = getattr(node, attribute)
+        for raw in value if isinstance(value, tuple | list) else (value,):
+            if raw is not None:
+                yield slot, raw
+
+
+@contextmanager
+def capture(method: str | Method = "division", **options: object) -> Iterator[Ledger]:
+    """Compress whatever autograd saves inside the context; yields the ledger.
+
+    >>> net = torch.nn.Conv2d(3, 8, 3)
+    >>> with capture("division", bits=2) as ledger:
+    ...     loss = net(torch.randn(4, 3, 32, 32)).square().mean()
+    >>> loss.backward()
+    >>> ledger.ratio > 1
+    True
+    """
+    ledger = Ledger()
+    with Capture(resolve(method, **options), ledger):
+        yield ledger

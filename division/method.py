@@ -1,0 +1,133 @@
+"""Methods: which codec each saved tensor goes through, and the options around it.
+
+A method owns its random numbers (a seed and a counter, checkpointed through `state_dict`), so that
+compression never touches the global generator and two methods see the same data and dropout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import nn
+
+from division.codec import Codec, check_range
+from division.codecs import Dual, Identity
+from division.registry import Registry
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a tensor is saved: the module being run, the autograd node and its slot."""
+
+    path: str
+    module: nn.Module | None
+    node: str
+    slot: str
+
+    @property
+    def module_type(self) -> str:
+        """Class name of the module, or nothing outside of any."""
+        return type(self.module).__name__ if self.module is not None else ""
+
+    def labels(self) -> tuple[str, str, str, str]:
+        """Return what the ledger writes of a site."""
+        return self.path, self.module_type, self.node, self.slot
+
+
+@dataclass
+class Method:
+    """Base of all methods: every tensor stays as it is.
+
+    Attributes:
+        masks: store ReLU and dropout masks as bits, pooling indices as bytes, pooling inputs as
+            shapes. Exact; off only to be faithful to a paper that lacks them.
+        share: store a tensor that several layers save only once.
+        seed: start of the method's own random numbers.
+    """
+
+    masks: bool = True
+    share: bool = True
+    seed: int = 0
+    _drawn: int = field(default=0, init=False, repr=False)
+    name: ClassVar[str] = "method"
+
+    def __post_init__(self) -> None:
+        check_range("seed", self.seed, 0, 2**31 - 1)
+
+    def codec(self, site: Site) -> Codec | None:
+        """Return the codec for a site's tensor, or None to leave it as it is."""
+        return None
+
+    def next_seed(self) -> int:
+        """Return a seed that no other tensor of this run has had."""
+        self._drawn += 1
+        return (self.seed << 32) | (self._drawn & 0xFFFFFFFF)
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what has to be saved to continue a run bit for bit."""
+        return {"drawn": self._drawn}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Take up a saved state."""
+        drawn = state["drawn"]
+        check_range("drawn", drawn, 0, 2**63 - 1)
+        self._drawn = int(drawn)  # type: ignore[call-overload]
+
+
+@dataclass
+class Vanilla(Method):
+    """Stock PyTorch: nothing is captured."""
+
+    masks: bool = False
+    name: ClassVar[str] = "vanilla"
+
+
+@dataclass
+class IdentityMethod(Method):
+    """Goes through the whole capture and stores exact copies: the check that capture is exact."""
+
+    name: ClassVar[str] = "identity"
+
+    def codec(self, site: Site) -> Codec:
+        """Return the identity codec for every site."""
+        return Identity()
+
+
+@dataclass
+class Division(Method):
+    """DIVISION: the dual-precision codec at every site."""
+
+    bits: int = 2
+    block: int = 8
+    align: str = "area"
+    keep: str = "both"
+    name: ClassVar[str] = "division"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._codec = Dual(self.bits, self.block, self.align, self.keep)
+
+    def codec(self, site: Site) -> Codec:
+        """Return the dual-precision codec for every site."""
+        return self._codec
+
+
+_registry: Registry[Method] = Registry("method", "division.methods")
+for _method in (Vanilla, IdentityMethod, Division):
+    _registry.register(_method.name, _method)
+
+names = _registry.names
+register = _registry.register
+
+
+def resolve(method: str | Method, **options: object) -> Method:
+    """Return a Method: a name is looked up and built with its options, an object is taken as is."""
+    if isinstance(method, Method):
+        if options:
+            raise ValueError(
+                f"options go into the method object itself; got {method!r} and {sorted(options)}"
+            )
+        return method
+    if not isinstance(method, str):
+        raise TypeError(f"method must be a name or a Method; got {type(method).__name__}")
+    return _registry.get(method, **options)

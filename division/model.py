@@ -1,0 +1,201 @@
+"""compress(model), restore(model), measure(model, *inputs): the one-line use.
+
+Every module gets a forward pre-hook and a forward hook (callable objects, so that deepcopy and
+pickle copy them with the model). The outermost module that runs opens the capture; the hooks of the
+others only keep the path of the running module, which names the sites. Parameters, buffers, their
+identity and the keys of `state_dict` stay as they are.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from division import kernels
+from division.capture import Capture
+from division.ledger import Ledger
+from division.method import Method, Vanilla, resolve
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class _Session:
+    """What the hooks of one compressed model share."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.ledger: Ledger | None = None
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the method; what a running forward holds stays behind."""
+        return {"method": self.method}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["method"])  # type: ignore[misc]
+
+    def enter(self, path: str, module: nn.Module) -> None:
+        running = self._running()
+        if running and not _on_call_stack(self._local.frame):
+            running.clear()
+            self._local.capture.abandon()
+        if not running:
+            self._local.frame = id(sys._getframe(2))
+            self._local.capture = Capture(self.method, self.ledger, self._where)
+            self._local.capture.__enter__()
+        running.append((path, module))
+
+    def leave(self) -> None:
+        running = self._running()
+        if running:
+            running.pop()
+            if not running:
+                self._local.capture.__exit__(None, None, None)
+
+    def _running(self) -> list[tuple[str, nn.Module]]:
+        if not hasattr(self._local, "running"):
+            self._local.running = []
+        running: list[tuple[str, nn.Module]] = self._local.running
+        return running
+
+    def _where(self) -> tuple[str, nn.Module | None] | None:
+        running = self._running()
+        return running[-1] if running and _on_call_stack(self._local.frame) else None
+
+
+class _Enter:
+    def __init__(self, session: _Session, path: str) -> None:
+        self.session = session
+        self.path = path
+
+    def __call__(self, module: nn.Module, inputs: object) -> None:
+        self.session.enter(self.path, module)
+
+
+class _Leave:
+    def __init__(self, session: _Session) -> None:
+        self.session = session
+
+    def __call__(self, module: nn.Module, inputs: object, output: object) -> None:
+        self.session.leave()
+
+
+def _on_call_stack(frame_id: int) -> bool:
+    """Tell whether a frame still runs: an interrupt (Ctrl-C) ends a forward without its hooks."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if id(frame) == frame_id:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _session(module: nn.Module) -> _Session | None:
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, _Enter):
+            return hook.session
+    return None
+
+
+def compress(model: M, method: str | Method = "division", **options: object) -> M:
+    """Compress the saved activations of a model from now on, in place.
+
+    Args:
+        model: any module; parameters, buffers and state_dict keys stay as they are.
+        method: a registered name ("division", "identity", "vanilla", ...) or a Method object.
+        **options: the method's options, such as bits=2, block=8.
+
+    Returns:
+        The same model.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"compress takes a torch.nn.Module; got {type(model).__name__}")
+    resolved = resolve(method, **options)
+    for path, module in model.named_modules():
+        if _session(module) is not None:
+            where = f"its part {path!r}" if path else "it"
+            raise ValueError(f"the model is compressed already ({where}); call restore first")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            f"nothing to compress: {type(model).__name__} has no parameter that requires a gradient"
+        )
+    if not isinstance(resolved, Vanilla):
+        _attach(model, resolved)
+    return model
+
+
+def restore(model: M) -> M:
+    """Give back the stock model, bit for bit; a model that is not compressed stays as it is."""
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [k for k, hook in hooks.items() if isinstance(hook, _Enter | _Leave)]:
+                del hooks[key]
+                module._forward_hooks_always_called.pop(key, None)
+    return model
+
+
+def method_of(model: nn.Module) -> Method | None:
+    """Return the method that a model is compressed with: its state belongs in a checkpoint."""
+    session = _session(model)
+    return session.method if session else None
+
+
+def _attach(model: nn.Module, method: Method) -> _Session:
+    session = _Session(method)
+    for path, module in model.named_modules():
+        module.register_forward_pre_hook(_Enter(session, path), prepend=True)
+        module.register_forward_hook(_Leave(session), always_call=True)
+    return session
+
+
+def measure(model: nn.Module, *inputs: Any, **keywords: Any) -> Ledger:
+    """Run one forward and count what autograd holds, as the model is compressed now.
+
+    Buffers, random generators and the method's own random numbers are put back. Works under
+    FakeTensorMode, where the sizes are exact and nothing is computed.
+    """
+    session = _session(model)
+    observed = session or _attach(model, Vanilla())
+    ledger = Ledger(kernels=_kernels_used(inputs, observed.method))
+    ledger.disregard([*model.parameters(), *model.buffers()])
+    state = observed.method.state_dict()
+    observed.ledger = ledger
+    try:
+        with _unchanged(model), torch.enable_grad():
+            model(*inputs, **keywords)
+    finally:
+        observed.ledger = None
+        observed.method.load_state_dict(state)
+        if session is None:
+            restore(model)
+    if not ledger.rows:
+        raise RuntimeError(
+            f"nothing was saved for backward: {type(model).__name__} built no graph "
+            "(is everything frozen, or the forward under no_grad?)"
+        )
+    return ledger
+
+
+def _kernels_used(inputs: tuple[Any, ...], method: Method) -> str:
+    if isinstance(method, Vanilla):
+        return ""
+    tensors = (value for value in inputs if isinstance(value, Tensor))
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    return kernels.active(device)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Put buffers and the global random generators back afterwards."""
+    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(before[name])
