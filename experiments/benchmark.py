@@ -1,0 +1,161 @@
+"""Throughput and memory of a training step: `python -m experiments.benchmark`.
+
+Time is measured for all methods in one process, in alternating rounds, and reported as a ratio to
+vanilla; peak memory for each method in a process of its own.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch.nn import functional as F
+
+import division
+from division.ledger import size_text
+from experiments import models, peak, provenance, record, timing
+from experiments.config import flatten
+
+Spec = dict[str, object]
+
+
+def throughput(
+    model: str,
+    image: int,
+    batch: int,
+    methods: dict[str, Spec],
+    rounds: int,
+    warmup: int,
+    seed: int,
+) -> list[dict[str, float]]:
+    """Return the seconds of a training step under every method, per round."""
+    torch.manual_seed(seed)
+    start = models.build(model, classes=10, image_size=image).to(memory_format=torch.channels_last)
+    x = torch.randn(batch, 3, image, image).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (batch,))
+    steps = {label: _step(copy.deepcopy(start), spec, x, y) for label, spec in methods.items()}
+    measured = timing.alternate(steps, rounds, warmup)
+    return list(track(measured, "timing", rounds, console=Console(stderr=True)))
+
+
+def _step(
+    model: torch.nn.Module, spec: Spec, x: torch.Tensor, y: torch.Tensor
+) -> Callable[[], None]:
+    division.compress(model, str(spec["name"]), **_options(spec))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def _options(spec: Spec) -> Spec:
+    return {key: value for key, value in spec.items() if key != "name"}
+
+
+def is_done(config: DictConfig, results: Path) -> bool:
+    """Tell whether this benchmark is recorded with the code as it is now."""
+    wanted = flatten(config)
+    rows = record.load(results, config.experiment)
+    mine = [r for r in rows if r.commit == provenance.commit()[0]]
+    return any({k: v for k, v in r.config.items() if k != "label"} == wanted for r in mine)
+
+
+def rows_of(config: DictConfig) -> list[record.Row]:
+    """Measure what a config asks for."""
+    settings = OmegaConf.to_container(config, resolve=True)
+    methods = {label: {"name": label, **spec} for label, spec in settings["methods"].items()}
+    if "vanilla" not in methods:
+        raise ValueError(f"methods must contain vanilla, the base of every ratio; got {[*methods]}")
+    rows: list[record.Row] = []
+
+    def add(label: str, metric: str, unit: str, value: float, **more: object) -> None:
+        spec = methods[label]
+        rows.append(
+            record.Row(
+                experiment=config.experiment,
+                method=str(spec["name"]),
+                options=_options(spec),
+                model=config.model,
+                dataset=f"synthetic-{config.image}",
+                seed=config.seed,
+                metric=metric,
+                unit=unit,
+                value=value,
+                scale=config.scale,
+                config={**flatten(config), "label": label},
+                **more,
+            )
+        )
+
+    measured = throughput(
+        config.model,
+        config.image,
+        config.batch,
+        methods,
+        config.rounds,
+        config.warmup,
+        config.seed,
+    )
+    for label, ratio in timing.ratios(measured, "vanilla").items():
+        spread = {"p20": ratio.p20, "p80": ratio.p80, "n": ratio.n}
+        add(label, "throughput_ratio", "1", ratio.p50, **spread)
+        speed = timing.Quantiles.of([config.batch / r[label] for r in measured])
+        add(label, "throughput", "images/s", speed.p50, p20=speed.p20, p80=speed.p80, n=speed.n)
+    if config.peak_batch:
+        for label, spec in track(methods.items(), "memory", console=Console(stderr=True)):
+            found = peak.measure_step(
+                config.model, str(spec["name"]), _options(spec), config.peak_batch, config.image
+            )
+            for name, value in found.items():
+                add(label, f"{name}_bytes", "B", value)
+    return rows
+
+
+def table_of(rows: list[record.Row], config: DictConfig) -> Table:
+    """Lay rows out for the screen."""
+    found = {(str(r.config["label"]), r.metric): r for r in rows}
+    table = Table(
+        title=f"{config.model}, {config.image} px, channels_last; "
+        f"time at batch {config.batch}, memory at batch {config.peak_batch}"
+    )
+    for head in (
+        "method",
+        "images/s",
+        "of vanilla",
+        "(p20-p80)",
+        "peak of a step",
+        "saved (ledger)",
+    ):
+        table.add_column(head, justify="left" if head == "method" else "right")
+    for label in dict.fromkeys(str(r.config["label"]) for r in rows):
+        ratio = found[label, "throughput_ratio"]
+        cells = [f"{found[label, 'throughput'].value:.1f}", f"{ratio.value:.3f}"]
+        cells.append(f"{ratio.p20:.3f}-{ratio.p80:.3f}")
+        for metric in ("peak_bytes", "saved_bytes"):
+            row = found.get((label, metric))
+            cells.append(size_text(row.value) if row else "")
+        table.add_row(label, *cells)
+    return table
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="benchmark")
+def main(config: DictConfig) -> None:
+    """Measure, record, print."""
+    started = time.monotonic()
+    rows = record.complete(rows_of(config), started)
+    record.append(Path(config.paths.results), rows)
+    Console().print(table_of(rows, config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The shape of a training config: names, types and defaults of every setting."""
+
+import difflib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+FOLDER = Path(__file__).resolve().parent.parent / "configs"
+# What may change without the result changing: left out of the hash that identifies a run.
+_NOT_IN_HASH = ("paths", "logger", "progress", "resume", "force")
+
+
+@dataclass
+class Optim:
+    """Optimizer, schedule and length of a run."""
+
+    name: str = "sgd"  # sgd | adamw
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: str = "cosine"  # cosine | onecycle | constant
+    warmup: float = 0.0  # share of the schedule
+    epochs: int = 6
+    batch: int = 128
+    accumulate: int = 1  # batches an optimizer step
+    label_smoothing: float = 0.0
+    clip: float = 0.0  # largest gradient norm; 0 does not clip
+    ema: float = 0.0  # decay of averaged weights; 0 keeps none
+    amp: str = "none"  # none | bfloat16 | float16
+
+
+@dataclass
+class Hardware:
+    """Where it runs."""
+
+    device: str = "cpu"
+    threads: int = 0  # 0 leaves torch's choice
+    channels_last: bool = True
+    workers: int = 2  # loading processes, for image folders
+
+
+@dataclass
+class Logger:
+    """A mirror of the metrics."""
+
+    name: str = "none"
+    project: str = "division-repro"
+    mode: str = "offline"
+
+
+@dataclass
+class Paths:
+    """Where things are."""
+
+    results: str = "results"
+    data: str | None = None  # DATA_DIR, then ./data
+    checkpoints: str = "outputs/checkpoints"
+
+
+@dataclass
+class Train:
+    """One training run."""
+
+    method: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)
+    optim: Optim = field(default_factory=Optim)
+    hardware: Hardware = field(default_factory=Hardware)
+    logger: Logger = field(default_factory=Logger)
+    paths: Paths = field(default_factory=Paths)
+    name: str = "train"  # of the experiment: rows go to runs/<name>.jsonl
+    scale: str = "reduced"
+    seed: int = 0
+    resume: str = "auto"  # auto | never
+    force: bool = False  # run again what is recorded already
+    progress: bool = True
+
+
+ConfigStore.instance().store(name="train_schema", node=Train)
+
+
+def compose_train(overrides: list[str]) -> DictConfig:
+    """Compose a training config as the command line would."""
+    with initialize_config_dir(str(FOLDER), version_base="1.3"):
+        return compose("train", overrides)
+
+
+def flatten(config: DictConfig) -> dict[str, object]:
+    """Return the settings that decide a result, with dotted keys."""
+    nested = OmegaConf.to_container(config, resolve=True)
+    flat: dict[str, object] = {}
+
+    def walk(prefix: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), inner)
+        else:
+            flat[prefix] = value
+
+    walk("", {key: value for key, value in nested.items() if key not in _NOT_IN_HASH})
+    return flat
+
+
+def check_overrides(arguments: list[str]) -> None:
+    """Leave with one sentence if a setting on the command line does not exist."""
+    plain = [a for a in arguments if "=" in a and not a.startswith(("-", "+", "~", "hydra"))]
+    try:
+        parsed = OverridesParser.create().parse_overrides(plain)
+        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir()]
+        base = compose_train([f"{g.key_or_group}={_first(g.value())}" for g in groups])
+    except HydraException:
+        return  # hydra itself says what is wrong, and lists the choices
+    known = set(_keys(base)) | {o.key_or_group for o in groups}
+    for override in parsed:
+        key = override.key_or_group
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+            sys.exit(f"there is no setting {key!r}; did you mean {near[0]!r}?")
+
+
+def _first(value: object) -> object:
+    """Return the first value of a sweep."""
+    choices = getattr(value, "list", None)
+    return choices[0] if choices else value
+
+
+def _keys(config: DictConfig, prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in config.items_ex(resolve=False):
+        name = f"{prefix}{key}"
+        keys.append(name)
+        if isinstance(value, DictConfig):
+            keys += _keys(value, f"{name}.")
+    return keys

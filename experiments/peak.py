@@ -1,0 +1,79 @@
+"""Peak memory of one real training step, in a process of its own.
+
+On a CPU the peak is that of the resident set between two readings, so that what the interpreter and
+the libraries hold is taken off. The ledger counts what autograd holds between forward and backward;
+the peak has on top what a step needs for a moment: the map being computed, its gradient, a
+decompressed copy, the convolution's scratch space.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+import division
+from experiments import models
+from experiments.provenance import ROOT
+
+
+def measure_step(
+    model: str, method: str, options: dict[str, object], batch: int, image: int
+) -> dict[str, int]:
+    """Run one training step in a new process; return its peak and the ledger's bytes."""
+    arguments = [model, method, json.dumps(options), str(batch), str(image)]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.peak", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the step of {method} failed: {done.stderr.strip().splitlines()[-1:]}")
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"the system reports no {field}")
+
+
+def _step(model: torch.nn.Module, x: torch.Tensor) -> None:
+    y = torch.zeros(len(x), dtype=torch.int64)
+    F.cross_entropy(model(x), y).backward()
+
+
+def _run(name: str, method: str, options: dict[str, object], batch: int, image: int) -> None:
+    model = models.build(name, classes=10, image_size=image).to(memory_format=torch.channels_last)
+    division.compress(model, method, **options)
+
+    def images(count: int) -> torch.Tensor:
+        x = torch.randn(count, 3, image, image)
+        return x.contiguous(memory_format=torch.channels_last)
+
+    _step(model, images(2))  # libraries load and kernels compile outside of the measurement
+    x = images(batch)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
+    _step(model, x)
+    peak = _status("VmHWM") - before
+    ledger = division.measure(model, x)
+    sizes = {"saved": ledger.saved_bytes, "original": ledger.original_bytes}
+    print(json.dumps({"peak": peak, **sizes}))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="One training step; prints its peak as JSON.")
+    for argument in ("model", "method"):
+        parser.add_argument(argument)
+    parser.add_argument("options", type=json.loads)
+    parser.add_argument("batch", type=int)
+    parser.add_argument("image", type=int)
+    _run(*vars(parser.parse_args()).values())

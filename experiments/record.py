@@ -1,0 +1,135 @@
+"""Rows: one JSON object per measured number, appended under a lock and never edited."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock
+
+from experiments import provenance
+
+STATUSES = ("ok", "oom", "diverged")
+SCALES = ("quick", "reduced", "paper")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number with everything needed to measure it again."""
+
+    experiment: str
+    method: str
+    model: str
+    dataset: str
+    seed: int
+    metric: str
+    unit: str
+    value: float | None
+    scale: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    p20: float | None = None
+    p80: float | None = None
+    n: int = 1
+    epoch: int | None = None  # for what is measured every epoch
+    status: str = "ok"
+    config: Mapping[str, object] = field(default_factory=dict)
+    config_hash: str = ""
+    wall_s: float | None = None
+    utc: str = ""
+    commit: str = ""
+    dirty: bool = True
+    command: str = ""
+    machine: Mapping[str, object] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value, choices in (
+            ("status", self.status, STATUSES),
+            ("scale", self.scale, SCALES),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def config_hash(config: Mapping[str, object]) -> str:
+    """Hash a flat config; equal settings give equal hashes whatever their order."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def complete(rows: Iterable[Row], started: float | None = None) -> list[Row]:
+    """Add provenance, and the wall time since `started` (time.monotonic), to rows."""
+    commit, dirty = provenance.commit()
+    common = {
+        "utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "command": provenance.command(),
+        "machine": provenance.machine(),
+        "versions": provenance.versions(),
+    }
+    wall = None if started is None else round(time.monotonic() - started, 3)
+    found = []
+    for row in rows:
+        values = asdict(row) | common | {"config_hash": config_hash(row.config)}
+        found.append(Row(**(values | {"wall_s": row.wall_s or wall})))
+    return found
+
+
+def append(folder: Path, rows: Iterable[Row]) -> None:
+    """Append complete rows to runs/<experiment>.jsonl; several writers may do so at once."""
+    by_file: dict[Path, list[str]] = {}
+    for row in rows:
+        if not row.commit:
+            raise ValueError(
+                f"a row of {row.experiment!r} has no provenance; pass it to complete()"
+            )
+        path = folder / "runs" / f"{row.experiment}.jsonl"
+        by_file.setdefault(path, []).append(json.dumps(asdict(row), sort_keys=True, default=str))
+    for path, lines in by_file.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"), path.open("a+b") as file:
+            _end_last_line(file)
+            file.write(("\n".join(lines) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def load(folder: Path, experiment: str) -> list[Row]:
+    """Read the rows of an experiment; a line cut short by a crash is named, not guessed."""
+    path = folder / "runs" / f"{experiment}.jsonl"
+    known = {f.name for f in fields(Row)}
+    rows = []
+    if not path.exists():
+        return rows
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number} is not a row ({error}); remove the line") from error
+        unknown = values.keys() - known
+        if unknown:
+            raise ValueError(f"{path}:{number} has unknown fields {sorted(unknown)}")
+        rows.append(Row(**values))
+    return rows
+
+
+def is_done(folder: Path, experiment: str, config: Mapping[str, object]) -> bool:
+    """Tell whether a run of this config ended, well or badly, with the code as it is now."""
+    wanted = (config_hash(config), provenance.commit()[0])
+    ends = (row for row in load(folder, experiment) if row.metric == "final_top1")
+    return any((row.config_hash, row.commit) == wanted for row in ends)
+
+
+def _end_last_line(file) -> None:
+    """Begin on a new line even if a crash left the last one without its end."""
+    file.seek(0, os.SEEK_END)
+    if file.tell() == 0:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read(1) != b"\n":
+        file.write(b"\n")

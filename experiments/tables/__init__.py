@@ -1,0 +1,1 @@
+"""Tables: pure functions from rows to frames, and from frames to text."""

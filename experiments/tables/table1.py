@@ -1,0 +1,107 @@
+"""Table 1: accuracy, activation compression, peak memory and throughput of every method."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+import pandas as pd
+
+from division.ledger import size_text
+from experiments.record import Row
+
+COLUMNS = [
+    "dataset",
+    "model",
+    "method",
+    "top-1 %",
+    "activations",
+    "compression",
+    "peak of a step",
+    "throughput / vanilla",
+]
+
+
+def frame(trained: Iterable[Row], benchmarked: Iterable[Row]) -> pd.DataFrame:
+    """Lay the newest row of every run and benchmark out, a line per dataset, model and method."""
+    runs = _newest(trained, ("method", "model", "dataset", "seed", "metric", "epoch"))
+    speeds = _newest(benchmarked, ("method", "model", "metric"))
+    if runs.empty:
+        raise ValueError("there is no recorded run to make Table 1 of")
+    scales = sorted(set(runs["scale"]))
+    if len(scales) != 1:
+        raise ValueError(f"a table never mixes scales; the rows have {', '.join(scales)}")
+    lines = []
+    for (dataset, model), part in runs.groupby(["dataset", "model"], sort=False):
+        names = sorted(part["method"].unique(), key=lambda name: (name != "vanilla", name))
+        for method in names:
+            of_method = part[part["method"] == method]
+            bench = speeds[(speeds["method"] == method) & (speeds["model"] == model)]
+            lines.append([dataset, model, method, *_cells(of_method, bench)])
+    return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def notes(trained: Iterable[Row], benchmarked: Iterable[Row]) -> list[str]:
+    """Say what the numbers are, where they come from and what they are not."""
+    rows = [*trained, *benchmarked]
+    machines = sorted({f"{r.machine['cpu']}, {r.machine['cores']} cores" for r in rows})
+    commits = sorted({r.commit[:10] + ("+" if r.dirty else "") for r in rows})
+    seeds = sorted({r.seed for r in trained})
+    return [
+        f"scale: {rows[0].scale}; top-1 is mean ± sample sd over n seeds ({seeds})",
+        "activations: what autograd holds for one training batch, by the ledger; compression is "
+        "against stock PyTorch",
+        "peak of a step: resident memory of one training step in its own process, above what the "
+        "process held before",
+        "throughput: training steps in alternating rounds of one process, median ratio to vanilla "
+        "(p20-p80)",
+        f"hardware: {'; '.join(machines)}",
+        f"commits: {', '.join(commits)} (+: with uncommitted changes)",
+    ]
+
+
+def _newest(rows: Iterable[Row], key: tuple[str, ...]) -> pd.DataFrame:
+    """Return the newest row for each key, in the order in which keys first came."""
+    found: dict[tuple[object, ...], Row] = {}
+    for row in sorted(rows, key=lambda r: r.utc):
+        found[tuple(getattr(row, name) for name in key)] = row
+    columns = [field.name for field in fields(Row)]
+    return pd.DataFrame([vars(row) for row in found.values()], columns=columns)
+
+
+def _cells(runs: pd.DataFrame, bench: pd.DataFrame) -> list[str]:
+    final = runs[runs["metric"] == "final_top1"]
+    sizes = {m: _value(runs, m) for m in ("saved_bytes", "original_bytes")}
+    saved, original = sizes["saved_bytes"], sizes["original_bytes"]
+    known = saved is not None and original is not None
+    peak = _value(bench, "peak_bytes")
+    return [
+        _accuracy(final),
+        size_text(saved) if known else "",
+        f"{original / saved:.2f}x" if known else "",
+        size_text(peak) if peak is not None else "",
+        _speed(bench),
+    ]
+
+
+def _accuracy(final: pd.DataFrame) -> str:
+    good = final[final["status"] == "ok"]["value"]
+    bad = final[final["status"] != "ok"]["status"]
+    text = []
+    if len(good) == 1:
+        text.append(f"{good.iloc[0]:.2f} (n=1)")
+    elif len(good):
+        text.append(f"{good.mean():.2f} ± {good.std():.2f} (n={len(good)})")
+    text += [f"{status} (n={count})" for status, count in bad.value_counts().items()]
+    return ", ".join(text)
+
+
+def _value(rows: pd.DataFrame, metric: str) -> float | None:
+    values = rows[rows["metric"] == metric]["value"] if len(rows) else []
+    return float(values.iloc[-1]) if len(values) else None
+
+
+def _speed(bench: pd.DataFrame) -> str:
+    rows = bench[bench["metric"] == "throughput_ratio"] if len(bench) else bench
+    if not len(rows):
+        return ""
+    row = rows.iloc[-1]
+    return f"{row['value']:.2f} ({row['p20']:.2f}-{row['p80']:.2f})"

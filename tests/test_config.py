@@ -1,0 +1,114 @@
+"""Configs: everything composes, typos name the nearest setting, sweeps have readable paths."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import division
+from experiments import data, grid, models
+from experiments.config import FOLDER, check_overrides, compose_train, flatten
+from experiments.provenance import ROOT
+
+GROUPS = ("method", "model", "dataset", "optim", "hardware", "logger")
+CHOICES = [
+    (group, path.stem) for group in GROUPS for path in sorted((FOLDER / group).glob("*.yaml"))
+]
+
+
+def test_all_groups_were_found() -> None:
+    assert len(CHOICES) >= 30
+    assert {group for group, _ in CHOICES} == set(GROUPS)
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes(group: str, choice: str) -> None:
+    config = compose_train([f"{group}={choice}"])
+    if group in ("method", "model", "dataset"):
+        assert config[group].name == choice
+
+
+def test_every_method_model_and_dataset_has_a_config() -> None:
+    stems = {group: {choice for g, choice in CHOICES if g == group} for group in GROUPS}
+    assert stems["method"] == set(division.methods())
+    assert stems["model"] == set(models.names())
+    assert stems["dataset"] == set(data.names())
+
+
+@pytest.mark.parametrize("method", division.methods())
+def test_method_configs_name_real_options(method: str) -> None:
+    options = {k: v for k, v in compose_train([f"method={method}"]).method.items() if k != "name"}
+    resolved = division.method.resolve(method, **options)
+    for name, value in options.items():
+        assert getattr(resolved, name) == value
+
+
+@pytest.mark.parametrize("name", [p.stem for p in (FOLDER / "profile").glob("*.yaml")])
+def test_every_run_of_every_profile_composes(name: str) -> None:
+    profile = grid.load(name)
+    runs = list(grid.runs(profile, grid.methods(), []))
+    assert len(runs) == len(profile.seeds) * len(profile.models) * len(grid.methods())
+    hashes = {tuple(sorted(flatten(compose_train(run)).items())) for run in runs}
+    assert len(hashes) == len(runs)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.epoch=3", "there is no setting 'optim.epoch'; did you mean 'optim.epochs'?"),
+        ("metod=division", "there is no setting 'metod'; did you mean 'method'?"),
+        ("method.bit=3", "there is no setting 'method.bit'; did you mean 'method.bits'?"),
+    ],
+)
+def test_a_typo_names_the_nearest_setting(override: str, message: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        check_overrides([override])
+    assert str(stop.value) == message
+
+
+def test_right_settings_pass() -> None:
+    check_overrides(["-m", "method=division,vanilla", "seed=0,1", "optim.lr=0.1", "method.bits=2"])
+
+
+def test_what_does_not_change_a_result_is_not_in_the_hash() -> None:
+    usual = flatten(compose_train([]))
+    moved = flatten(compose_train(["paths.results=x", "progress=false", "logger=wandb"]))
+    assert usual == moved
+    assert usual != flatten(compose_train(["seed=1"]))
+
+
+@pytest.mark.slow
+def test_a_multirun_leaves_readable_folders_and_no_double_rows(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.train",
+        "-m",
+        "method=division,vanilla",
+        "model=resnet20,vit_micro",
+        "seed=0,1",
+        "dataset=synthetic",
+        "dataset.train_images=32",
+        "dataset.test_images=16",
+        "optim=adamw",
+        "optim.batch=16",
+        "optim.epochs=1",
+        f"paths.results={tmp_path}/results",
+        f"paths.checkpoints={tmp_path}/checkpoints",
+        f"hydra.sweep.dir={tmp_path}/sweep",
+    ]
+    for _ in range(2):
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    rows = (tmp_path / "results" / "runs" / "train.jsonl").read_text().splitlines()
+    assert sum('"final_top1"' in row for row in rows) == 8
+    folders = {
+        str(p.parent.relative_to(tmp_path / "sweep")) for p in tmp_path.glob("sweep/**/*.log")
+    }
+    wanted = {
+        f"{method}/{model}/synthetic/seed={seed}"
+        for method in ("division", "vanilla")
+        for model in ("resnet20", "vit_micro")
+        for seed in (0, 1)
+    }
+    assert folders == wanted
