@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 EXTRAS := experiments,dev
 PYTEST_ARGS ?=
+PROFILE ?= quick
 PIP_FLAGS := -qq --disable-pip-version-check --no-input --progress-bar off
 
 # `make test PY=python` uses an environment of your own (conda, say) and sets up nothing.
@@ -22,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock benchmark-kernels clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +48,30 @@ format: $(READY) ## Format the code and fix what can be fixed
 types: $(READY) ## Check the types of the core
 	$(PY) -m mypy
 
+reproduce-table1: $(READY) ## Train and measure every method, write Table 1 (PROFILE=quick, cifar or paper)
+	$(PY) scripts/run_grid.py --profile $(PROFILE)
+	$(PY) -m experiments.report --profile $(PROFILE)
+
+data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
+	$(PY) scripts/get_data.py cifar10
+
+data-cifar100: $(READY) ## Put CIFAR-100 into DATA_DIR or ./data
+	$(PY) scripts/get_data.py cifar100
+
+data-imagenette: $(READY) ## Put Imagenette into DATA_DIR or ./data
+	$(PY) scripts/get_data.py imagenette
+
+benchmark: $(READY) ## Time a training step under several methods, and measure its peak memory
+	$(PY) -m experiments.benchmark
+
 benchmark-kernels: $(READY) ## Time the kernels against plain copies
 	$(PY) -m experiments.kernels
+
+benchmark-sizes: $(READY) ## Count what is saved for the published networks, without data
+	$(PY) -m experiments.sizes
+
+report: $(READY) ## Write all tables from the rows, and the README's copies
+	$(PY) -m experiments.report
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 

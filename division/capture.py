@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import TracingContext
 from torch.autograd.graph import node_creation_hook
 
 from division.codec import FLOAT_TYPES, Codec, Packed
@@ -27,6 +28,7 @@ from division.method import Method, Site, resolve
 from division.recognize import Fingerprint, fingerprint, is_weight
 from division.slots import SLOTS, Keep, Rule, Through
 
+COMPILED = "a region compiled by torch.compile, left as it is"
 SMALL = 4096  # bytes below which packing costs more than it frees
 
 
@@ -97,6 +99,8 @@ class Capture:
         rules = SLOTS.get(name, {})
         if not rules and self._ledger is None:
             return
+        if TracingContext.try_get() is not None:  # torch.compile looks at the code: no real graph
+            return
         place = self._where()
         if place is None:
             self.abandon()
@@ -111,8 +115,9 @@ class Capture:
             raw = getattr(node, f"_raw_saved_{slot}")
             self._on_slot(node, raw, rule, Site(path, module, name, slot))
         if self._ledger is not None:
+            why = COMPILED if name.startswith("CompiledFunction") else "no rule for this slot"
             for slot, raw in _other_slots(node, rules):
-                self._leave(Site(path, module, name, slot), raw.data, "no rule for this slot")
+                self._leave(Site(path, module, name, slot), raw.data, why)
 
     def _on_slot(self, node: Any, raw: Any, rule: Rule, site: Site) -> None:
         tensor = raw.data

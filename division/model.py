@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -44,7 +45,7 @@ class _Session:
             running.clear()
             self._local.capture.abandon()
         if not running:
-            self._local.frame = id(sys._getframe(2))
+            self._local.frame = sys._getframe(2)
             self._local.capture = Capture(self.method, self.ledger, self._where)
             self._local.capture.__enter__()
         running.append((path, module))
@@ -54,6 +55,7 @@ class _Session:
         if running:
             running.pop()
             if not running:
+                self._local.frame = None
                 self._local.capture.__exit__(None, None, None)
 
     def _running(self) -> list[tuple[str, nn.Module]]:
@@ -73,7 +75,8 @@ class _Enter:
         self.path = path
 
     def __call__(self, module: nn.Module, inputs: object) -> None:
-        self.session.enter(self.path, module)
+        if not torch.compiler.is_compiling():
+            self.session.enter(self.path, module)
 
 
 class _Leave:
@@ -81,17 +84,16 @@ class _Leave:
         self.session = session
 
     def __call__(self, module: nn.Module, inputs: object, output: object) -> None:
-        self.session.leave()
+        if not torch.compiler.is_compiling():
+            self.session.leave()
 
 
-def _on_call_stack(frame_id: int) -> bool:
+def _on_call_stack(frame: FrameType) -> bool:
     """Tell whether a frame still runs: an interrupt (Ctrl-C) ends a forward without its hooks."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if id(frame) == frame_id:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    caller: FrameType | None = sys._getframe(2)
+    while caller is not None and caller is not frame:
+        caller = caller.f_back
+    return caller is not None
 
 
 def _session(module: nn.Module) -> _Session | None:

@@ -8,8 +8,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 import division
-from experiments import benchmark, record, train
+from experiments import benchmark, data, record, train
 from experiments.config import FOLDER, compose_train
+from experiments.data.files import DOWNLOADS
 from experiments.provenance import commit
 
 NOT_IN_TABLE = ("identity",)  # a check of the capture, no method of its own
@@ -27,12 +28,16 @@ class Profile:
     benchmark: dict[str, int]
 
 
+def names() -> list[str]:
+    """Return the profiles there are."""
+    return sorted(path.stem for path in (FOLDER / "profile").glob("*.yaml"))
+
+
 def load(name: str) -> Profile:
     """Read a profile by name."""
+    if name not in names():
+        raise ValueError(f"unknown profile {name!r}; choose one of: {', '.join(names())}")
     path = FOLDER / "profile" / f"{name}.yaml"
-    if not path.exists():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
-        raise ValueError(f"unknown profile {name!r}; choose one of: {known}")
     return Profile(**OmegaConf.to_container(OmegaConf.load(path)))
 
 
@@ -57,6 +62,12 @@ def runs(profile: Profile, chosen: list[str], extra: list[str]) -> Iterator[list
                     *overrides,
                     *extra,
                 ]
+
+
+def fetch(profile: Profile) -> None:
+    """Get the profile's data where they can be had and are not there."""
+    if profile.dataset in DOWNLOADS:
+        data.download(profile.dataset)
 
 
 def train_all(profile: Profile, chosen: list[str], extra: list[str]) -> list[str]:

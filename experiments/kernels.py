@@ -1,6 +1,6 @@
 """How fast the CPU kernels are: time against `clone()` of the same tensor, and ns per element.
 
-    python -m experiments.kernels --rounds 7 --threads 2 --output kernels.jsonl
+    python -m experiments.kernels --rounds 7 --threads 2
 
 All tasks of a case run in alternating rounds of one process, so that a busy machine slows them
 alike. `clone()` of a large map is mostly page faults and that of a small one a cache hit: below
@@ -8,7 +8,6 @@ alike. `clone()` of a large map is mostly page faults and that of a small one a 
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from division.kernels import cpu
+from experiments import record
 from experiments.timing import Quantiles, alternate
 
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -178,19 +178,33 @@ def _text(row: Row | None) -> str:
     return f"{row['value']:.3f} {row['unit']} ({row['p20']:.3f} to {row['p80']:.3f})"
 
 
+def recorded(row: Row) -> record.Row:
+    """Turn a measurement into a row of the results."""
+    numbers = {key: row[key] for key in ("metric", "unit", "value", "p20", "p80", "n")}
+    settings = {key: value for key, value in row.items() if key not in numbers}
+    return record.Row(
+        experiment="kernels",
+        method="division",
+        model=row["case"],
+        dataset="x".join(map(str, row["shape"])),
+        seed=0,
+        scale="reduced",
+        config=settings,
+        **numbers,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the CPU kernels against clone().")
     parser.add_argument("--rounds", type=int, default=7, help="alternating rounds of each case")
     parser.add_argument("--threads", type=int, default=2, help="threads of the large cases")
-    parser.add_argument("--output", type=Path, help="also append the rows to this JSON lines file")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where rows go")
     arguments = parser.parse_args()
     if trouble := cpu.usable():
         parser.exit(1, f"the CPU kernels cannot be used: {trouble}\n")
     rows = measure(arguments.rounds, arguments.threads, show_progress=True)
     Console().print(table(rows))
-    if arguments.output:
-        with arguments.output.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    record.append(arguments.results, record.complete(recorded(row) for row in rows))
 
 
 if __name__ == "__main__":

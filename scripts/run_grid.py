@@ -38,6 +38,10 @@ def main() -> None:
     if arguments.dry_run:
         print(grid.describe(profile, chosen, extra))
         return
+    try:
+        grid.fetch(profile)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
     failed = grid.train_all(profile, chosen, extra)
     if not arguments.no_benchmark:
         grid.benchmark_all(profile, chosen, Path(arguments.results))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import Residual, assert_same, gradients, small_net
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -479,3 +480,42 @@ def test_capture_needs_no_model() -> None:
     loss.backward()
     assert torch.equal(stock, weight.grad)
     assert {row.codec for row in ledger.rows} >= {"identity", "mask"}
+
+
+def test_scalars_are_no_obstacle_without_data() -> None:
+    with FakeTensorMode():
+        model = division.compress(Lambda(lambda x: x * 2.0 / 3.0 + x.mean()), "division")
+        ledger = division.measure(model, torch.randn(IMAGE))
+    assert any(row.compressed for row in ledger.rows)
+
+
+COMPILED = {
+    "compressed, then compiled": lambda m: torch.compile(
+        division.compress(m, "identity"), backend="aot_eager"
+    ),
+    "compiled, then compressed": lambda m: division.compress(
+        torch.compile(m, backend="aot_eager"), "identity"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_regions_are_left_alone_and_named(name: str) -> None:
+    model = Residual(3, 16)
+    twin = COMPILED[name](copy.deepcopy(model))
+    x = torch.randn(IMAGE)
+    assert_same(gradients(model, x), gradients(twin, x))
+    ledger = division.measure(twin, x)
+    assert {row.why for row in ledger.rows} == {"a region compiled by torch.compile, left as it is"}
+
+
+# torch.compile itself asks an intermediate tensor for its gradient, and warns about it
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_what_is_around_a_compiled_part_is_compressed() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), Residual(16, 16))
+    twin = division.compress(copy.deepcopy(model), "identity")
+    for net in (model, twin):  # both, for compiled code may round in another way
+        net[2] = torch.compile(net[2], backend="aot_eager")
+    x = torch.randn(IMAGE)
+    assert_same(gradients(model, x), gradients(twin, x))
+    assert {"0", "1"} <= {row.site for row in division.measure(twin, x).rows if row.compressed}

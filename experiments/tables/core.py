@@ -1,0 +1,131 @@
+"""The table of the core: kernels, training step and saved bytes beside their bars."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from experiments.record import Row
+
+GIB = 2**30
+MIB = 2**20
+COLUMNS = ["what", "measured", "bar", "published", "verdict"]
+# What the paper's authors measured (results/paper/memory.csv), in GiB at batch 256.
+PAPER_NAMES = {"vanilla": "vanilla", "division-published": "division"}
+
+
+def frame(
+    kernels: list[Row],
+    benchmark: list[Row],
+    sizes: list[Row],
+    paper_memory: pd.DataFrame,
+    paper_speed: pd.DataFrame,
+) -> pd.DataFrame:
+    """Lay out everything that has a bar, beside what was published."""
+    lines = [
+        *_kernel_lines(kernels),
+        *_step_lines(benchmark, paper_speed),
+        *_size_lines(sizes, paper_memory),
+    ]
+    return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def notes(rows: Iterable[Row]) -> list[str]:
+    """Say where the numbers come from."""
+    rows = list(rows)
+    machines = sorted({f"{r.machine['cpu']}, {r.machine['cores']} cores" for r in rows})
+    commits = sorted({r.commit[:10] + ("+" if r.dirty else "") for r in rows})
+    return [
+        "times are medians of alternating rounds in one process (p20-p80), fp32, 2 bits",
+        "peak: resident memory of one training step in its own process, above what the process "
+        "held before; beyond the ledger's bytes a step needs for a moment the map being computed, "
+        "its gradient, a decompressed copy and the convolution's scratch space",
+        "saved bytes are counted under FakeTensorMode, batch 256, 224 pixels; the published values "
+        "are allocated bytes, with the allocator's rounding",
+        f"hardware: {'; '.join(machines)}",
+        f"commits: {', '.join(commits)} (+: with uncommitted changes)",
+    ]
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of the latest run of an experiment."""
+    rows = list(rows)
+    last = max((row.utc for row in rows), default="")
+    return [row for row in rows if row.utc == last]
+
+
+def _kernel_lines(rows: list[Row]) -> list[list[str]]:
+    lines = []
+    for row in rows:
+        bar = row.config["bar"]
+        if bar is None:
+            continue
+        what = f"{row.model} {row.dataset} {row.config['layout']}"
+        what += f", {row.config['threads']} thread{'s' * (row.config['threads'] > 1)}: {row.metric}"
+        measured = f"{row.value:.2f} ({row.p20:.2f}-{row.p80:.2f}) {row.unit}"
+        lines.append([what, measured, f"<= {bar}", "", _verdict(row.value <= bar)])
+    return lines
+
+
+def _step_lines(rows: list[Row], paper: pd.DataFrame) -> list[list[str]]:
+    found = {(str(r.config["label"]), r.metric): r for r in rows}
+    if ("division", "throughput_ratio") not in found:
+        return []
+    ratio = found["division", "throughput_ratio"]
+    of = f"{ratio.model} (CIFAR stem)"
+    lines = [
+        [
+            f"{of} step, batch {ratio.config['batch']}: throughput / vanilla",
+            f"{ratio.value:.3f} ({ratio.p20:.3f}-{ratio.p80:.3f})",
+            ">= 0.90",
+            f"{_published_speed(paper):.2f} (ResNet-50, batch 256, RTX 3090)",
+            _verdict(ratio.value >= 0.90),
+        ]
+    ]
+    stock, packed = (
+        {m: found[label, f"{m}_bytes"].value for m in ("peak", "saved")}
+        for label in ("vanilla", "division")
+    )
+    for metric, name in (("saved", "saved bytes (ledger)"), ("peak", "peak of a step")):
+        text = f"{stock[metric] / MIB:.0f} -> {packed[metric] / MIB:.0f} MiB"
+        text += f" ({stock[metric] / packed[metric]:.1f}x)"
+        lines.append([f"{of}, batch {ratio.config['peak_batch']}: {name}", text, "", "", ""])
+    return lines
+
+
+def _size_lines(rows: list[Row], paper: pd.DataFrame) -> list[list[str]]:
+    found = {(r.model, str(r.config["label"])): r.value / GIB for r in rows}
+    lines = []
+    for (model, label), value in found.items():
+        text = f"{value:.2f} GiB"
+        stock = found[model, "vanilla"]
+        if label != "vanilla":
+            text += f" ({stock / value:.1f}x)"
+        published = _published(paper, model, PAPER_NAMES.get(label))
+        bar, good = "", None
+        if label == "vanilla" and published:
+            bar, good = "within 1 %", abs(value / published - 1) <= 0.01
+        elif label == "division-published" and published:
+            bar, good = "within 12 %", abs(value / published - 1) <= 0.12
+        elif label == "division" and model == "resnet50":
+            bar, good = ">= 11.3x", stock / value >= 11.3
+        shown = f"{published:.2f} GiB" if published else ""
+        verdict = "" if good is None else _verdict(good)
+        lines.append([f"{model}, batch 256: {label}", text, bar, shown, verdict])
+    return lines
+
+
+def _published_speed(paper: pd.DataFrame) -> float:
+    chosen = paper[(paper["model"] == "resnet50") & (paper["batch_size"] == 256)]
+    speed = chosen.set_index("method")["images_per_s"]
+    return float(speed["division"] / speed["vanilla"])
+
+
+def _published(paper: pd.DataFrame, model: str, method: str | None) -> float | None:
+    chosen = paper[
+        (paper["model"] == model) & (paper["method"] == method) & (paper["batch_size"] == 256)
+    ]
+    return float(chosen["activation_gib"].iloc[0]) if len(chosen) else None
+
+
+def _verdict(good: bool) -> str:
+    return "reached" if good else "missed"
