@@ -154,7 +154,9 @@ def main(config: DictConfig) -> None:
     started = time.monotonic()
     rows = record.complete(rows_of(config), started)
     record.append(Path(config.paths.results), rows)
-    Console().print(table_of(rows, config))
+    console = Console()
+    console.width = max(console.width, 100)
+    console.print(table_of(rows, config))
 
 
 if __name__ == "__main__":

@@ -153,10 +153,10 @@ def measure(rounds: int, threads: int, show_progress: bool = False) -> list[Row]
 
 def table(rows: list[Row]) -> Table:
     """Show one line a task, with pass or miss where there is a bar."""
-    found = Table(title="CPU kernels: medians, p20 to p80 in brackets")
+    found = Table(title="CPU kernels: medians (p20 and p80 are in the rows)")
     for column in ("case", "shape", "layout", "dtype", "threads"):
         found.add_column(column)
-    for column in ("time per element", "time / clone", "bar", ""):
+    for column in ("an element", "of clone()", "bar", ""):
         found.add_column(column, justify="right")
     lines: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
@@ -175,7 +175,7 @@ def table(rows: list[Row]) -> Table:
 def _text(row: Row | None) -> str:
     if row is None:
         return ""
-    return f"{row['value']:.3f} {row['unit']} ({row['p20']:.3f} to {row['p80']:.3f})"
+    return f"{row['value']:.2f} {row['unit']}"
 
 
 def recorded(row: Row) -> record.Row:
@@ -203,7 +203,9 @@ def main() -> None:
     if trouble := cpu.usable():
         parser.exit(1, f"the CPU kernels cannot be used: {trouble}\n")
     rows = measure(arguments.rounds, arguments.threads, show_progress=True)
-    Console().print(table(rows))
+    console = Console()
+    console.width = max(console.width, 110)
+    console.print(table(rows))
     record.append(arguments.results, record.complete(recorded(row) for row in rows))
 
 

@@ -47,9 +47,10 @@ class Display:
         """Advance by one batch."""
         self._loss = loss if self._loss != self._loss else 0.9 * self._loss + 0.1 * loss
         last = self._trainer.history[-1].top1 if self._trainer.history else 0.0
+        speed = (self._bar.tasks[self._task].speed or 0.0) * self._trainer.optim.batch
         state = (
             f"epoch {self._trainer.epoch + 1}/{self._trainer.optim.epochs}  loss {self._loss:.3f}  "
-            f"top-1 {last:.1f} %  saved {size_text(self.saved_bytes)}"
+            f"top-1 {last:.1f} %  {speed:.0f} images/s  saved {size_text(self.saved_bytes)}"
         )
         self._bar.update(self._task, advance=1, state=state)
 

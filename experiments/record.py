@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -97,6 +98,17 @@ def append(folder: Path, rows: Iterable[Row]) -> None:
             file.write(("\n".join(lines) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def check_writable(folder: Path) -> None:
+    """Raise before a long run rather than after it if its rows could not be written."""
+    runs = folder / "runs"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=runs):
+            pass
+    except OSError as error:
+        raise OSError(f"the results folder {runs} cannot be written: {error.strerror}") from error
 
 
 def load(folder: Path, experiment: str) -> list[Row]:

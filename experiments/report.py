@@ -38,6 +38,13 @@ def write_table1(profile: grid.Profile, results: Path) -> str:
     return render.write(results / "tables", stem, frame, title, table1.notes(shown, benchmarked))
 
 
+def write_all(results: Path) -> list[str]:
+    """Write every table that has rows."""
+    profiles = [grid.load(name) for name in grid.names()]
+    recorded = [p for p in profiles if (results / "runs" / f"{p.name}.jsonl").exists()]
+    return [write_core(results), *(write_table1(profile, results) for profile in recorded)]
+
+
 def with_tables(readme: str, results: Path) -> str:
     """Return the README with the blocks between its markers renewed from the tables."""
 
@@ -60,9 +67,7 @@ def main() -> None:
         if arguments.profile:
             texts = [write_table1(grid.load(arguments.profile), results)]
         else:
-            recorded = (grid.load(name) for name in grid.names())
-            there = [p for p in recorded if (results / "runs" / f"{p.name}.jsonl").exists()]
-            texts = [write_core(results), *(write_table1(profile, results) for profile in there)]
+            texts = write_all(results)
             readme = ROOT / "README.md"
             readme.write_text(with_tables(readme.read_text(), results))
     except ValueError as error:

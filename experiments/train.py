@@ -15,9 +15,11 @@ from experiments.config import check_overrides, flatten
 from experiments.data import Data
 from experiments.loop import Diverged, Trainer
 from experiments.progress import Display
+from experiments.timing import Quantiles
 from experiments.tracking import Mirror
 
-METRICS = {"loss": "nats", "top1": "%", "images_per_s": "images/s", "loading_share": "1"}
+EVERY_EPOCH = {"loss": "nats", "top1": "%"}
+OVER_THE_RUN = {"images_per_s": "images/s", "loading_share": "1"}
 
 
 def run(config: DictConfig) -> list[record.Row]:
@@ -25,6 +27,7 @@ def run(config: DictConfig) -> list[record.Row]:
     started = time.monotonic()
     results = Path(config.paths.results)
     settings = flatten(config)
+    record.check_writable(results)
     if not config.force and record.is_done(results, config.name, settings):
         print(f"recorded already, skipped (force=true runs it again): {_title(config)}")
         return []
@@ -105,11 +108,16 @@ def _rows(
     }
     rows = [record.Row(metric=m, unit="B", value=v, **common) for m, v in memory.items()]
     for epoch in trainer.history:
-        for metric, unit in METRICS.items():
+        for metric, unit in EVERY_EPOCH.items():
             value = getattr(epoch, metric)
             rows.append(
                 record.Row(metric=metric, unit=unit, value=value, epoch=epoch.number, **common)
             )
+    if trainer.history:
+        for metric, unit in OVER_THE_RUN.items():
+            found = Quantiles.of([getattr(epoch, metric) for epoch in trainer.history])
+            spread = {"value": found.p50, "p20": found.p20, "p80": found.p80, "n": found.n}
+            rows.append(record.Row(metric=metric, unit=unit, **spread, **common))
     final = trainer.history[-1].top1 if status == "ok" else None
     rows.append(record.Row(metric="final_top1", unit="%", value=final, status=status, **common))
     return rows
@@ -118,7 +126,10 @@ def _rows(
 @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
 def main(config: DictConfig) -> None:
     """Train, and end with an error if the run did not."""
-    rows = run(config)
+    try:
+        rows = run(config)
+    except (OSError, ValueError) as error:  # what a user can mend: one sentence, no traceback
+        sys.exit(f"error: {error}")
     if rows and rows[-1].status != "ok":
         sys.exit(f"the run ended as {rows[-1].status}; the row is recorded")
     if rows:

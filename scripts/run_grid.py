@@ -9,6 +9,7 @@ continues where it stopped.
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from experiments import grid
@@ -21,6 +22,7 @@ def main() -> None:
     )
     parser.add_argument("--profile", default="quick", help="quick, cifar or paper")
     parser.add_argument("--methods", nargs="+", help="default: all that are registered")
+    parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the profile")
     parser.add_argument("--results", default="results", help="folder of the rows")
     parser.add_argument("--dry-run", action="store_true", help="print the runs, run nothing")
     parser.add_argument("--no-benchmark", action="store_true", help="train only")
@@ -30,6 +32,7 @@ def main() -> None:
         profile = grid.load(arguments.profile)
     except ValueError as error:
         sys.exit(str(error))
+    profile = replace(profile, seeds=arguments.seeds or profile.seeds)
     chosen = arguments.methods or grid.methods()
     unknown = sorted(set(chosen) - set(grid.methods()))
     if unknown:

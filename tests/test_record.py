@@ -88,3 +88,9 @@ def test_rounds_alternate_and_ratios_are_within_a_round() -> None:
     assert "".join(order) == "abc" + "abc" + "cba"
     measured = [{"a": 1.0, "b": 2.0}, {"a": 10.0, "b": 5.0}, {"a": 3.0, "b": 3.0}]
     assert ratios(measured, "a")["b"] == Quantiles(1.0, 0.7, 1.6, 3)
+
+
+def test_an_unwritable_folder_is_named_before_a_run(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    with pytest.raises(OSError, match=r"results folder .*runs cannot be written"):
+        record.check_writable(tmp_path)
