@@ -118,6 +118,16 @@ def rows_of(config: DictConfig) -> list[record.Row]:
             )
             for name, value in found.items():
                 add(label, f"{name}_bytes", "B", value)
+            if config.peak_default:
+                found = peak.measure_step(
+                    config.model,
+                    str(spec["name"]),
+                    _options(spec),
+                    config.peak_batch,
+                    config.image,
+                    default_allocator=True,
+                )
+                add(label, "peak_default_bytes", "B", found["peak"])
     return rows
 
 

@@ -25,7 +25,7 @@ class Profile:
     dataset: str
     seeds: list[int]
     models: dict[str, list[str]]
-    benchmark: dict[str, int]
+    benchmark: dict[str, Any]
 
 
 def names() -> list[str]:

@@ -4,10 +4,16 @@ On a CPU the peak is that of the resident set between two readings, so that what
 the libraries hold is taken off. The ledger counts what autograd holds between forward and backward;
 the peak has on top what a step needs for a moment: the map being computed, its gradient, a
 decompressed copy, the convolution's scratch space.
+
+The C library by default keeps freed blocks below some 32 MB for itself. Small packed tensors that
+outlive the large maps beside them then pin the heap, and the resident set shows memory that nobody
+uses. So the peak is measured with an allocator that gives every block back at once, for all methods
+alike; `default_allocator=True` measures what a user sees who changes nothing.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,13 +27,22 @@ from experiments.provenance import ROOT
 
 
 def measure_step(
-    model: str, method: str, options: dict[str, object], batch: int, image: int
+    model: str,
+    method: str,
+    options: dict[str, object],
+    batch: int,
+    image: int,
+    default_allocator: bool = False,
 ) -> dict[str, int]:
     """Run one training step in a new process; return its peak and the ledger's bytes."""
+    environment = dict(os.environ)
+    if not default_allocator:
+        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
     arguments = [model, method, json.dumps(options), str(batch), str(image)]
     done = subprocess.run(
         [sys.executable, "-m", "experiments.peak", *arguments],
         cwd=ROOT,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,

@@ -11,6 +11,6 @@ def test_peak_falls_in_line_with_the_ledger() -> None:
     packed = peak.measure_step("resnet18", "division", {}, batch=128, image=32)
     promised = stock["saved"] - packed["saved"]
     assert stock["saved"] == stock["original"] == packed["original"]
-    # What a step needs for a moment comes on top in both; a decompressed map or two only in one.
+    # What a step needs for a moment comes on top: of most in the first, of little in the second.
     assert stock["peak"] - packed["peak"] > 0.75 * promised
-    assert packed["peak"] < stock["peak"] / 2
+    assert packed["peak"] < stock["peak"] / 3

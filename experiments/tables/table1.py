@@ -50,7 +50,7 @@ def notes(trained: Iterable[Row], benchmarked: Iterable[Row]) -> list[str]:
         "activations: what autograd holds for one training batch, by the ledger; compression is "
         "against stock PyTorch",
         "peak of a step: resident memory of one training step in its own process, above what the "
-        "process held before",
+        "process held before, with an allocator that gives freed blocks back at once",
         "throughput: training steps in alternating rounds of one process, median ratio to vanilla "
         "(p20-p80)",
         f"hardware: {'; '.join(machines)}",
