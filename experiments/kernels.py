@@ -204,7 +204,7 @@ def main() -> None:
         parser.exit(1, f"the CPU kernels cannot be used: {trouble}\n")
     rows = measure(arguments.rounds, arguments.threads, show_progress=True)
     console = Console()
-    console.width = max(console.width, 110)
+    console.width = max(console.width, 125)
     console.print(table(rows))
     record.append(arguments.results, record.complete(recorded(row) for row in rows))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_up_cifar import make_up
 from torch import Tensor, nn
 
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -27,6 +28,24 @@ def data_dir() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("DATA_DIR names no folder with data")
     return Path(folder)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for data, and no other."""
+    monkeypatch.delenv("DATA_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "store"
+
+
+@pytest.fixture(params=["cifar10", "cifar100"])
+def made_up(request: pytest.FixtureRequest, places: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return make_up(request.param, places, monkeypatch)
+
+
+@pytest.fixture
+def made_up10(places: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return make_up("cifar10", places, monkeypatch)
 
 
 class Residual(nn.Module):

@@ -14,24 +14,6 @@ from experiments import data
 from experiments.data import cifar, files
 
 
-@pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for data, and no other."""
-    monkeypatch.delenv("DATA_DIR", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "store"
-
-
-@pytest.fixture(params=["cifar10", "cifar100"])
-def made_up(request: pytest.FixtureRequest, places: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return make_up(request.param, places, monkeypatch)
-
-
-@pytest.fixture
-def made_up10(places: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return make_up("cifar10", places, monkeypatch)
-
-
 def test_both_cifar_layouts_give_the_same_data(made_up: str, places: Path) -> None:
     facts = cifar.SETS[made_up]
     binary = data.load(made_up, root=places)

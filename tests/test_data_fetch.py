@@ -11,31 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up_cifar import make_up
 from PIL import Image
 
 from experiments import data
 from experiments.data import cifar, fetch
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for data, and no other."""
-    monkeypatch.delenv("DATA_DIR", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "store"
-
-
-@pytest.fixture(params=["cifar10", "cifar100"])
-def made_up(request: pytest.FixtureRequest, places: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return make_up(request.param, places, monkeypatch)
-
-
-@pytest.fixture
-def made_up10(places: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return make_up("cifar10", places, monkeypatch)
 
 
 @pytest.fixture
