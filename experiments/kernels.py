@@ -34,6 +34,7 @@ BARS = {  # for the largest map, as a multiple of the time of clone()
 }
 SMALL_MAP_BAR = 1.0  # ns per element, one thread
 LARGEST = (512, 64, 32, 32)
+FEW_ELEMENTS = 5_000_000
 
 Row = dict[str, Any]
 
@@ -113,9 +114,13 @@ def limited_threads(threads: int) -> Iterator[None]:
 
 def measure_case(case: Case, rounds: int) -> list[Row]:
     """Measure one case: two rows for every task but `clone`, which has one."""
+    elements = torch.Size(case.shape).numel()
+    if (
+        elements < FEW_ELEMENTS
+    ):  # a millisecond each: many rounds cost nothing and settle the median
+        rounds *= 7
     with limited_threads(case.threads):
         seconds = list(alternate(tasks(case), rounds))
-    elements = torch.Size(case.shape).numel()
     rows = []
     for task in seconds[0]:
         values = {"time per element": ("ns", [1e9 * s[task] / elements for s in seconds])}
