@@ -49,8 +49,9 @@ types: $(READY) ## Check the types of the core
 	$(PY) -m mypy
 
 reproduce-table1: $(READY) ## Train and measure every method, write Table 1 (PROFILE=quick, cifar or paper)
-	$(PY) scripts/run_grid.py --profile $(PROFILE)
-	$(PY) -m experiments.report --profile $(PROFILE)
+	@# A run that ended badly is a row: the table is written all the same, then make fails.
+	$(PY) scripts/run_grid.py --profile $(PROFILE); ended=$$?; \
+	$(PY) -m experiments.report --profile $(PROFILE) && exit $$ended
 
 data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
 	$(PY) scripts/get_data.py cifar10

@@ -15,6 +15,7 @@ Three rules keep this safe:
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -22,12 +23,14 @@ from torch import Tensor, nn
 from torch._guards import TracingContext
 from torch.autograd.graph import node_creation_hook
 
+from division import kernels
 from division.codec import FLOAT_TYPES, Codec, Packed
 from division.ledger import Ledger
 from division.method import Method, Site, resolve
 from division.recognize import Fingerprint, fingerprint, is_weight
 from division.slots import SLOTS, Keep, Rule, Through
 
+_innermost: ContextVar["Capture | None"] = ContextVar("division_capture", default=None)
 COMPILED = "a region compiled by torch.compile, left as it is"
 SMALL = 4096  # bytes below which packing costs more than it frees
 
@@ -76,9 +79,12 @@ class Capture:
         self._where = where
         self._shared: dict[tuple[Any, ...], tuple[weakref.ref[Stored], Fingerprint]] = {}
         self._hook = node_creation_hook(self._on_node)
+        self._outer: Capture | None = None
         self._open = False
 
     def __enter__(self) -> "Capture":
+        self._outer = _innermost.get()
+        _innermost.set(self)
         self._open = True
         self._hook.__enter__()
         return self
@@ -86,6 +92,7 @@ class Capture:
     def __exit__(self, *error: object) -> None:
         self.abandon()
         self._hook.__exit__(*error)
+        _innermost.set(self._outer)
 
     def abandon(self) -> None:
         """Go inert without leaving torch's stack of hooks, which only its top may leave."""
@@ -93,19 +100,14 @@ class Capture:
         self._shared.clear()
 
     def _on_node(self, node: Any) -> None:
-        if not self._open:
-            return
         name = node.name()
         rules = SLOTS.get(name, {})
         if not rules and self._ledger is None:
             return
-        if TracingContext.try_get() is not None:  # torch.compile looks at the code: no real graph
+        # What torch.compile builds while it looks at the code is no real graph.
+        if TracingContext.try_get() is not None or not self._is_innermost():
             return
-        place = self._where()
-        if place is None:
-            self.abandon()
-            return
-        path, module = place
+        path, module = self._where() or ("", None)
         off_limits = _off_limits()
         if off_limits:
             if self._ledger is not None and _has_slots(node):
@@ -118,6 +120,13 @@ class Capture:
             why = COMPILED if name.startswith("CompiledFunction") else "no rule for this slot"
             for slot, raw in _other_slots(node, rules):
                 self._leave(Site(path, module, name, slot), raw.data, why)
+
+    def _is_innermost(self) -> bool:
+        """Of captures inside each other only the innermost acts, abandoned ones left aside."""
+        capture = _innermost.get()
+        while capture is not None and not (capture._open and capture._where()):
+            capture = capture._outer
+        return capture is self
 
     def _on_slot(self, node: Any, raw: Any, rule: Rule, site: Site) -> None:
         tensor = raw.data
@@ -134,6 +143,8 @@ class Capture:
             self._leave(site, tensor, decision.why)
         elif isinstance(decision, Through):
             self._through(raw, tensor, decision.channel, site)
+        elif not decision.takes(tensor.dtype):
+            self._leave(site, tensor, f"{tensor.dtype} is not compressed")
         elif self._method.masks:
             self._pack(raw, tensor, decision, 1, site)
         else:
@@ -161,6 +172,7 @@ class Capture:
             self._shared[key] = (weakref.ref(stored), mark)
         raw.register_hooks(lambda _: stored, Stored.unpack)
         if self._ledger is not None:
+            self._ledger.kernels = kernels.active(tensor.device)
             size, why = (0, f"shared with {stored.site}") if shared else (stored.nbytes, "")
             self._ledger.add(site.labels(), tensor, codec.name, why, size)
 
@@ -215,6 +227,8 @@ def _other_slots(node: Any, rules: dict[str, Rule]) -> Iterator[tuple[str, Any]]
 @contextmanager
 def capture(method: str | Method = "division", **options: object) -> Iterator[Ledger]:
     """Compress whatever autograd saves inside the context; yields the ledger.
+
+    A compressed model inside keeps its own method, and its tensors are not in this ledger.
 
     >>> net = torch.nn.Conv2d(3, 8, 3)
     >>> with capture("division", bits=2) as ledger:

@@ -8,7 +8,9 @@ bytes. What every codec owes its caller, and what the shared test checks of each
 - shape, dtype, device and memory format come back; values come back as the codec promises;
 - `Packed.nbytes` is what the packed tensors really hold, and never more than a bf16 copy would;
 - same options, same seed, same input: same bytes, on every backend;
-- a NaN or Inf comes back as NaN or Inf, or is refused with an error; never as a finite number;
+- a NaN or Inf comes back as NaN or Inf, or is refused with an error; never as a finite number
+  (a finite number within 1 % of the end of its type's range, or fp32 beyond 1e36, may come back as
+  Inf or NaN: block sums and rounded-up scales overflow there);
 - the input is neither changed nor kept alive, and nothing draws from the global random generator.
 
 The channel dimension is 1 unless `channel=-1` says that it is the last (tokens (N, T, C)); all
@@ -50,9 +52,13 @@ class Codec(ABC):
     name: ClassVar[str]
     dtypes: ClassVar[tuple[torch.dtype, ...]] = FLOAT_TYPES
 
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Tell whether tensors of a type can be compressed."""
+        return dtype in self.dtypes
+
     def compress(self, x: Tensor, seed: int = 0, channel: int = 1) -> Packed:
         """Return a packed copy of x; `seed` decides the rounding noise of stochastic codecs."""
-        if x.dtype not in self.dtypes:
+        if not self.takes(x.dtype):
             known = ", ".join(str(dtype) for dtype in self.dtypes)
             raise TypeError(f"codec {self.name!r} takes {known}; got {x.dtype}")
         if channel not in (1, -1):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from division.codec import check_range
 from division.method import Method, resolve
-from division.model import compress, restore
+from division.model import check_trainable, compress, restore
+from division.state import unchanged
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,13 @@ def gradient_error(
         **options: the method's options.
     """
     check_range("draws", draws, 1, 1_000_000)
+    check_trainable(model)
     inputs, targets = batch
     probe = restore(copy.deepcopy(model))
     noise = torch.get_rng_state()
 
     def gradients() -> dict[str, Tensor]:
-        with torch.random.fork_rng():  # the same dropout every time
+        with unchanged(probe):  # the same buffers and the same dropout every time
             torch.set_rng_state(noise)
             probe.zero_grad(set_to_none=True)
             loss_fn(probe(inputs), targets).backward()
@@ -116,9 +118,9 @@ class _Sums:
     def joined(cls, parts: list["_Sums"]) -> "_Sums":
         whole = cls(torch.cat([part.exact for part in parts]))
         whole.mean = torch.cat([part.mean for part in parts])
-        for ours, theirs in (("errors", "errors"), ("dots", "dots"), ("norms", "norms")):
-            columns = zip(*(getattr(part, theirs) for part in parts), strict=True)
-            setattr(whole, ours, [sum(column) for column in columns])
+        for name in ("errors", "dots", "norms"):
+            columns = zip(*(getattr(part, name) for part in parts), strict=True)
+            setattr(whole, name, [sum(column) for column in columns])
         return whole
 
     def error(self, name: str, draws: int) -> LayerError:

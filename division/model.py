@@ -8,18 +8,16 @@ identity and the keys of `state_dict` stay as they are.
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from division import kernels
 from division.capture import Capture
 from division.ledger import Ledger
 from division.method import Method, Vanilla, resolve
+from division.state import unchanged
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -121,22 +119,23 @@ def compress(model: M, method: str | Method = "division", **options: object) -> 
         if _session(module) is not None:
             where = f"its part {path!r}" if path else "it"
             raise ValueError(f"the model is compressed already ({where}); call restore first")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(
-            f"nothing to compress: {type(model).__name__} has no parameter that requires a gradient"
-        )
+    check_trainable(model)
     if not isinstance(resolved, Vanilla):
         _attach(model, resolved)
     return model
 
 
+def check_trainable(model: nn.Module) -> None:
+    """Raise ValueError if training the model would save nothing."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            f"nothing to compress: {type(model).__name__} has no parameter that requires a gradient"
+        )
+
+
 def restore(model: M) -> M:
     """Give back the stock model, bit for bit; a model that is not compressed stays as it is."""
-    for module in model.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [k for k, hook in hooks.items() if isinstance(hook, _Enter | _Leave)]:
-                del hooks[key]
-                module._forward_hooks_always_called.pop(key, None)
+    _detach(model)
     return model
 
 
@@ -147,11 +146,23 @@ def method_of(model: nn.Module) -> Method | None:
 
 
 def _attach(model: nn.Module, method: Method) -> _Session:
+    """Put hooks on every module that has none of ours yet."""
     session = _Session(method)
     for path, module in model.named_modules():
-        module.register_forward_pre_hook(_Enter(session, path), prepend=True)
-        module.register_forward_hook(_Leave(session), always_call=True)
+        if _session(module) is None:
+            module.register_forward_pre_hook(_Enter(session, path), prepend=True)
+            module.register_forward_hook(_Leave(session), always_call=True)
     return session
+
+
+def _detach(model: nn.Module, only: _Session | None = None) -> None:
+    """Take off our hooks, or those of one session."""
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if isinstance(hook, _Enter | _Leave) and only in (None, hook.session):
+                    del hooks[key]
+                    module._forward_hooks_always_called.pop(key, None)
 
 
 def measure(model: nn.Module, *inputs: Any, **keywords: Any) -> Ledger:
@@ -160,44 +171,26 @@ def measure(model: nn.Module, *inputs: Any, **keywords: Any) -> Ledger:
     Buffers, random generators and the method's own random numbers are put back. Works under
     FakeTensorMode, where the sizes are exact and nothing is computed.
     """
-    session = _session(model)
-    observed = session or _attach(model, Vanilla())
-    ledger = Ledger(kernels=_kernels_used(inputs, observed.method))
+    found = {id(s): s for s in map(_session, model.modules()) if s is not None}
+    # What is not compressed is watched by a session of its own.
+    watching = _attach(model, Vanilla())
+    sessions = [*found.values(), watching]
+    states = [session.method.state_dict() for session in sessions]
+    ledger = Ledger()
     ledger.disregard([*model.parameters(), *model.buffers()])
-    state = observed.method.state_dict()
-    observed.ledger = ledger
+    for session in sessions:
+        session.ledger = ledger
     try:
-        with _unchanged(model), torch.enable_grad():
+        with unchanged(model), torch.enable_grad():
             model(*inputs, **keywords)
     finally:
-        observed.ledger = None
-        observed.method.load_state_dict(state)
-        if session is None:
-            restore(model)
+        _detach(model, watching)
+        for session, state in zip(sessions, states, strict=True):
+            session.ledger = None
+            session.method.load_state_dict(state)
     if not ledger.rows:
         raise RuntimeError(
             f"nothing was saved for backward: {type(model).__name__} built no graph "
             "(is everything frozen, or the forward under no_grad?)"
         )
     return ledger
-
-
-def _kernels_used(inputs: tuple[Any, ...], method: Method) -> str:
-    if isinstance(method, Vanilla):
-        return ""
-    tensors = (value for value in inputs if isinstance(value, Tensor))
-    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
-    return kernels.active(device)
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Put buffers and the global random generators back afterwards."""
-    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(before[name])

@@ -74,8 +74,8 @@ def _checksum(tensor: Tensor) -> Tensor | None:
 
 def is_weight(tensor: Tensor) -> bool:
     """Tell whether a tensor is a parameter, a view of one, or its cast copy (autocast, FSDP)."""
-    if isinstance(tensor, nn.Parameter):
-        return True
+    if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
+        return True  # a frozen weight, or a view of one, has no edge to walk
     node = tensor.grad_fn
     while node is not None and node.name() in _PASSING:
         node = node.next_functions[0][0]

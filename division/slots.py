@@ -102,21 +102,23 @@ def pooling_index(node: Any, tensor: Tensor, site: Site) -> Decision:
     )
 
 
-def factor(node: Any, tensor: Tensor, site: Site) -> Decision:
-    """A factor of a product, needed for the gradient of the other."""
-    if tuple(tensor.shape) != tuple(node._input_metadata[0].shape):
-        return Keep("broadcast factor, smaller than the product")
-    return Through()
+def _factor(position: int) -> Rule:
+    """A factor of a product at some position among the node's inputs.
 
+    It is needed for the gradient of the other factors. On the CPU, dropout's noise comes as one.
+    """
 
-def factor_or_noise(node: Any, tensor: Tensor, site: Site) -> Decision:
-    """The second factor of a product: on the CPU, dropout's noise comes as one."""
-    if node.next_functions[1][0] is not None:
-        return factor(node, tensor, site)
-    scale = _noise_scale(tensor, site)
-    if scale is None:
-        return Keep("a factor without gradient: a constant, which others may hold as well")
-    return Mask(low=0.0, outside=0.0, inside=scale, check=False)
+    def rule(node: Any, tensor: Tensor, site: Site) -> Decision:
+        if node.next_functions[position][0] is None:
+            scale = _noise_scale(tensor, site)
+            if scale is None:
+                return Keep("a factor without gradient: a constant, which others may hold as well")
+            return Mask(low=0.0, outside=0.0, inside=scale, check=False)
+        if tuple(tensor.shape) != tuple(node._input_metadata[0].shape):
+            return Keep("broadcast factor, smaller than the product")
+        return Through()
+
+    return rule
 
 
 def _noise_scale(tensor: Tensor, site: Site) -> float | None:
@@ -153,6 +155,7 @@ SLOTS: dict[str, dict[str, Rule]] = {
     "MiopenBatchNormBackward0": _NORMS,
     "NativeGroupNormBackward0": _NORMS,
     "NativeLayerNormBackward0": _TOKEN_NORMS,
+    "FusedRmsNormBackward0": _TOKEN_NORMS,
     # piecewise linear: the backward asks which piece
     "ReluBackward0": {"result": positive},
     "LeakyReluBackward0": {"self": positive},
@@ -183,6 +186,6 @@ SLOTS: dict[str, dict[str, Rule]] = {
     "SigmoidBackward0": _RESULT,
     "TanhBackward0": _RESULT,
     # products of maps
-    "MulBackward0": {"self": factor, "other": factor_or_noise},
-    "AddcmulBackward0": {"tensor1": factor, "tensor2": factor},
+    "MulBackward0": {"self": _factor(0), "other": _factor(1)},
+    "AddcmulBackward0": {"tensor1": _factor(1), "tensor2": _factor(2)},
 }

@@ -5,9 +5,11 @@ vanilla; peak memory for each method in a process of its own.
 """
 
 import copy
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hydra
 import torch
@@ -19,29 +21,27 @@ from torch.nn import functional as F
 
 import division
 from division.ledger import size_text
-from experiments import models, peak, provenance, record, timing
-from experiments.config import flatten
+from experiments import models, peak, record, timing
+from experiments.config import check_overrides, flatten, one_sentence
 
 Spec = dict[str, object]
 
 
-def throughput(
-    model: str,
-    image: int,
-    batch: int,
-    methods: dict[str, Spec],
-    rounds: int,
-    warmup: int,
-    seed: int,
-) -> list[dict[str, float]]:
+def throughput(config: DictConfig, methods: dict[str, Spec]) -> list[dict[str, float]]:
     """Return the seconds of a training step under every method, per round."""
-    torch.manual_seed(seed)
-    start = models.build(model, classes=10, image_size=image).to(memory_format=torch.channels_last)
-    x = torch.randn(batch, 3, image, image).contiguous(memory_format=torch.channels_last)
-    y = torch.randint(0, 10, (batch,))
+    torch.manual_seed(config.seed)
+    start = models.build(**_plain(config.network), classes=10, image_size=config.image)
+    start = start.to(memory_format=torch.channels_last)
+    x = torch.randn(config.batch, 3, config.image, config.image)
+    x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (config.batch,))
     steps = {label: _step(copy.deepcopy(start), spec, x, y) for label, spec in methods.items()}
-    measured = timing.alternate(steps, rounds, warmup)
-    return list(track(measured, "timing", rounds, console=Console(stderr=True)))
+    measured = timing.alternate(steps, config.rounds, config.warmup)
+    return list(track(measured, "timing", config.rounds, console=Console(stderr=True)))
+
+
+def _plain(node: DictConfig) -> Spec:
+    return dict(OmegaConf.to_container(node, resolve=True))
 
 
 def _step(
@@ -65,27 +65,25 @@ def _options(spec: Spec) -> Spec:
 def is_done(config: DictConfig, results: Path) -> bool:
     """Tell whether this benchmark is recorded with the code as it is now."""
     wanted = flatten(config)
-    rows = record.load(results, config.experiment)
-    mine = [r for r in rows if r.commit == provenance.commit()[0]]
+    mine = [r for r in record.load(results, config.experiment) if record.is_of_this_code(r)]
     return any({k: v for k, v in r.config.items() if k != "label"} == wanted for r in mine)
 
 
 def rows_of(config: DictConfig) -> list[record.Row]:
     """Measure what a config asks for."""
-    settings = OmegaConf.to_container(config, resolve=True)
-    methods = {label: {"name": label, **spec} for label, spec in settings["methods"].items()}
+    methods = {label: {"name": label, **spec} for label, spec in _plain(config.methods).items()}
     if "vanilla" not in methods:
         raise ValueError(f"methods must contain vanilla, the base of every ratio; got {[*methods]}")
     rows: list[record.Row] = []
 
-    def add(label: str, metric: str, unit: str, value: float, **more: object) -> None:
+    def add(label: str, metric: str, unit: str, value: float, **spread: Any) -> None:
         spec = methods[label]
         rows.append(
             record.Row(
                 experiment=config.experiment,
                 method=str(spec["name"]),
                 options=_options(spec),
-                model=config.model,
+                model=config.network.name,
                 dataset=f"synthetic-{config.image}",
                 seed=config.seed,
                 metric=metric,
@@ -93,49 +91,36 @@ def rows_of(config: DictConfig) -> list[record.Row]:
                 value=value,
                 scale=config.scale,
                 config={**flatten(config), "label": label},
-                **more,
+                **spread,
             )
         )
 
-    measured = throughput(
-        config.model,
-        config.image,
-        config.batch,
-        methods,
-        config.rounds,
-        config.warmup,
-        config.seed,
-    )
+    measured = throughput(config, methods)
     for label, ratio in timing.ratios(measured, "vanilla").items():
-        spread = {"p20": ratio.p20, "p80": ratio.p80, "n": ratio.n}
-        add(label, "throughput_ratio", "1", ratio.p50, **spread)
+        add(label, "throughput_ratio", "1", ratio.p50, p20=ratio.p20, p80=ratio.p80, n=ratio.n)
         speed = timing.Quantiles.of([config.batch / r[label] for r in measured])
         add(label, "throughput", "images/s", speed.p50, p20=speed.p20, p80=speed.p80, n=speed.n)
     if config.peak_batch:
+        where = (_plain(config.network), config.peak_batch, config.image)
         for label, spec in track(methods.items(), "memory", console=Console(stderr=True)):
-            found = peak.measure_step(
-                config.model, str(spec["name"]), _options(spec), config.peak_batch, config.image
-            )
-            for name, value in found.items():
-                add(label, f"{name}_bytes", "B", value)
-            if config.peak_default:
-                found = peak.measure_step(
-                    config.model,
-                    str(spec["name"]),
-                    _options(spec),
-                    config.peak_batch,
-                    config.image,
-                    default_allocator=True,
-                )
-                add(label, "peak_default_bytes", "B", found["peak"])
+            for metric, value in _memory(spec, *where, config.peak_default).items():
+                add(label, f"{metric}_bytes", "B", value)
     return rows
+
+
+def _memory(spec: Spec, network: Spec, batch: int, image: int, default: bool) -> dict[str, int]:
+    found = peak.measure_step(network, spec, batch, image)
+    if default:
+        usual = peak.measure_step(network, spec, batch, image, default_allocator=True)
+        found["peak_default"] = usual["peak"]
+    return found
 
 
 def table_of(rows: list[record.Row], config: DictConfig) -> Table:
     """Lay rows out for the screen."""
     found = {(str(r.config["label"]), r.metric): r for r in rows}
     table = Table(
-        title=f"{config.model}, {config.image} px, channels_last; "
+        title=f"{config.network.name}, {config.image} px, channels_last; "
         f"time at batch {config.batch}, memory at batch {config.peak_batch}"
     )
     for head in (
@@ -162,12 +147,15 @@ def table_of(rows: list[record.Row], config: DictConfig) -> Table:
 def main(config: DictConfig) -> None:
     """Measure, record, print."""
     started = time.monotonic()
-    rows = record.complete(rows_of(config), started)
-    record.append(Path(config.paths.results), rows)
+    with one_sentence():
+        record.check_writable(Path(config.paths.results))
+        rows = record.complete(rows_of(config), started)
+        record.append(Path(config.paths.results), rows)
     console = Console()
     console.width = max(console.width, 100)
     console.print(table_of(rows, config))
 
 
 if __name__ == "__main__":
+    check_overrides(sys.argv[1:], "benchmark")
     main()

@@ -2,10 +2,13 @@
 
 import difflib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -89,8 +92,44 @@ ConfigStore.instance().store(name="train_schema", node=Train)
 
 def compose_train(overrides: list[str]) -> DictConfig:
     """Compose a training config as the command line would."""
+    return _compose("train", overrides)
+
+
+def _compose(name: str, overrides: list[str]) -> DictConfig:
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
-        return compose("train", overrides)
+        return compose(name, overrides)
+
+
+def check(config: DictConfig) -> None:
+    """Raise ValueError for a setting that is out of range."""
+    optim = config.optim
+    for key, value, least in (
+        ("optim.epochs", optim.epochs, 1),
+        ("optim.batch", optim.batch, 1),
+        ("optim.accumulate", optim.accumulate, 1),
+        ("hardware.threads", config.hardware.threads, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{key} must be at least {least}; got {value}")
+    for key, value in (("optim.warmup", optim.warmup), ("optim.ema", optim.ema)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{key} must be in [0, 1); got {value}")
+    if config.resume not in ("auto", "never"):
+        raise ValueError(f"resume must be auto or never; got {config.resume!r}")
+    device = config.hardware.device
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"hardware.device must be cpu or cuda; got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("hardware.device is cuda, but torch finds no GPU here")
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Turn what a user can mend into one sentence and exit code 1; a traceback is for bugs."""
+    try:
+        yield
+    except (OSError, ValueError, HydraException) as error:
+        sys.exit(f"error: {error}")
 
 
 def flatten(config: DictConfig) -> dict[str, object]:
@@ -109,13 +148,13 @@ def flatten(config: DictConfig) -> dict[str, object]:
     return flat
 
 
-def check_overrides(arguments: list[str]) -> None:
+def check_overrides(arguments: list[str], config: str = "train") -> None:
     """Leave with one sentence if a setting on the command line does not exist."""
     plain = [a for a in arguments if "=" in a and not a.startswith(("-", "+", "~", "hydra"))]
     try:
         parsed = OverridesParser.create().parse_overrides(plain)
-        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir()]
-        base = compose_train([f"{g.key_or_group}={_first(g.value())}" for g in groups])
+        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir() and config == "train"]
+        base = _compose(config, [f"{g.key_or_group}={_first(g.value())}" for g in groups])
     except HydraException:
         return  # hydra itself says what is wrong, and lists the choices
     known = set(_keys(base)) | {o.key_or_group for o in groups}

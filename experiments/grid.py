@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import division
 from experiments import benchmark, data, record, train
@@ -25,7 +24,7 @@ class Profile:
     dataset: str
     seeds: list[int]
     models: dict[str, list[str]]
-    benchmark: dict[str, Any]
+    rounds: int
 
 
 def names() -> list[str]:
@@ -53,7 +52,7 @@ def runs(profile: Profile, chosen: list[str], extra: list[str]) -> Iterator[list
         for model, overrides in profile.models.items():
             for method in chosen:
                 yield [
-                    f"method={method}",
+                    *_method_overrides(method),
                     f"model={model}",
                     f"dataset={profile.dataset}",
                     f"seed={seed}",
@@ -76,33 +75,57 @@ def train_all(profile: Profile, chosen: list[str], extra: list[str]) -> list[str
     for overrides in runs(profile, chosen, extra):
         rows = train.run(compose_train(overrides))
         if rows and rows[-1].status != "ok":
-            failed.append(f"{' '.join(overrides[:4])}: {rows[-1].status}")
+            failed.append(f"{' '.join(overrides)}: {rows[-1].status}")
     return failed
 
 
 def benchmark_all(profile: Profile, chosen: list[str], results: Path) -> None:
     """Measure throughput and memory of all methods, for each model, unless that is recorded."""
-    specs = {name: _method_options(name) for name in dict.fromkeys(["vanilla", *chosen])}
-    for model in profile.models:
-        settings: dict[str, Any] = {
-            "experiment": f"{profile.name}-benchmark",
-            "scale": profile.scale,
-            "model": model,
-            "methods": specs,
-            **profile.benchmark,
-        }
-        config = OmegaConf.merge(OmegaConf.load(FOLDER / "benchmark.yaml"), {"methods": None})
-        config = OmegaConf.merge(config, settings)
-        config.pop("hydra")
-        if benchmark.is_done(config, results):
+    for model, overrides in profile.models.items():
+        config = benchmark_config(profile, model, overrides, chosen)
+        if config is None:
+            print(f"no benchmark of {model}: it runs on a GPU, and only CPU steps are measured yet")
+        elif benchmark.is_done(config, results):
             print(f"recorded already, skipped: benchmark of {model}")
-            continue
-        record.append(results, record.complete(benchmark.rows_of(config)))
+        else:
+            record.append(results, record.complete(benchmark.rows_of(config)))
 
 
-def _method_options(name: str) -> dict[str, Any]:
-    options = OmegaConf.to_container(compose_train([f"method={name}"]).method)
-    return dict(options)
+def benchmark_config(
+    profile: Profile, model: str, overrides: list[str], chosen: list[str]
+) -> DictConfig | None:
+    """Return the benchmark of the very network and batch that the profile trains."""
+    training = compose_train([f"model={model}", f"dataset={profile.dataset}", *overrides])
+    if training.hardware.device != "cpu":
+        return None
+    specs = {
+        name: OmegaConf.to_container(compose_train(_method_overrides(name)).method)
+        for name in dict.fromkeys(["vanilla", *chosen])
+    }
+    config = OmegaConf.load(FOLDER / "benchmark.yaml")
+    for replaced in ("hydra", "methods", "network"):
+        config.pop(replaced)
+    settings = {
+        "experiment": f"{profile.name}-benchmark",
+        "scale": profile.scale,
+        "network": OmegaConf.to_container(training.model),
+        "image": training.dataset.image_size,
+        "methods": specs,
+        "rounds": profile.rounds,
+        "batch": training.optim.batch,
+        "peak_batch": training.optim.batch,
+        "peak_default": False,
+    }
+    merged = OmegaConf.merge(config, settings)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _method_overrides(name: str) -> list[str]:
+    """Choose a method's config, or its own defaults where it has none."""
+    if (FOLDER / "method" / f"{name}.yaml").exists():
+        return [f"method={name}"]
+    return ["method=vanilla", f"method.name={name}"]
 
 
 def describe(profile: Profile, chosen: list[str], extra: list[str]) -> str:

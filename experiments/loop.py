@@ -58,6 +58,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device, enabled=self.optim.amp == "float16")
         self.epoch = 0
         self.update = 0
+        self.seconds = 0.0  # over all the processes that a run took
         self.history: list[Epoch] = []
         self.average: dict[str, torch.Tensor] | None = None
         if self.optim.ema:
@@ -73,6 +74,7 @@ class Trainer:
         self.scaler.load_state_dict(state["scaler"])
         self.average = state["average"]
         self.epoch, self.update = state["epoch"], state["update"]
+        self.seconds = state["seconds"]
         self.history = [Epoch(**values) for values in state["history"]]
         method = division.method_of(self.model)
         if method is not None:
@@ -94,6 +96,7 @@ class Trainer:
             "average": self.average,
             "epoch": self.epoch,
             "update": self.update,
+            "seconds": self.seconds,
             "history": [vars(epoch) for epoch in self.history],
             "method": method.state_dict() if method is not None else {},
             "rng": torch.get_rng_state(),
@@ -112,6 +115,7 @@ class Trainer:
             speed, share = images / seconds, loading / seconds
             epoch = Epoch(self.epoch, loss, self.evaluate(), speed, share)
             self.history.append(epoch)
+            self.seconds += time.perf_counter() - started
             self.save()
             yield epoch
 
@@ -129,20 +133,22 @@ class Trainer:
             x, y = next(batches)
             loading += time.perf_counter() - started
             last = number % self.optim.accumulate == 0 or number == self.batches
-            loss = self._step(x, y, last)
+            whole_groups = self.batches - self.batches % self.optim.accumulate
+            group = self.optim.accumulate if number <= whole_groups else self.batches - whole_groups
+            loss = self._step(x, y, group, last)
             total += loss
             on_step(loss)
         return total / self.batches, loading
 
-    def _step(self, x: torch.Tensor, y: torch.Tensor, update: bool) -> float:
-        x, y = self._to_device(x), y.to(self.device)
-        with self._autocast():
+    def _step(self, x: torch.Tensor, y: torch.Tensor, group: int, update: bool) -> float:
+        x, y = self.to_device(x), y.to(self.device)
+        with self.autocast():
             output = self.model(x)
             loss = F.cross_entropy(output, y, label_smoothing=self.optim.label_smoothing)
         value = loss.item()
         if value != value:  # NaN
             raise Diverged(f"the loss is NaN in epoch {self.epoch + 1}")
-        self.scaler.scale(loss / self.optim.accumulate).backward()
+        self.scaler.scale(loss / group).backward()
         if update:
             self._update()
         return value
@@ -176,17 +182,19 @@ class Trainer:
         right = 0
         size = max(self.optim.batch, 250)
         for x, y in self.data.test.batches(size, 0, self.seed, train=False):
-            with self._autocast():
-                right += int((self.model(self._to_device(x)).argmax(1).cpu() == y).sum())
+            with self.autocast():
+                right += int((self.model(self.to_device(x)).argmax(1).cpu() == y).sum())
         if trained is not None:
             self.model.load_state_dict(trained)
         return 100 * right / len(self.data.test)
 
-    def _to_device(self, x: torch.Tensor) -> torch.Tensor:
+    def to_device(self, x: torch.Tensor) -> torch.Tensor:
+        """Move a batch to where the model is, in its layout."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         return x.to(self.device).contiguous(memory_format=layout)
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which the model runs."""
         if self.optim.amp == "none":
             return nullcontext()
         if self.optim.amp not in ("bfloat16", "float16"):

@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -27,18 +28,20 @@ from experiments.provenance import ROOT
 
 
 def measure_step(
-    model: str,
-    method: str,
-    options: dict[str, object],
+    network: dict[str, object],
+    method: dict[str, object],
     batch: int,
     image: int,
     default_allocator: bool = False,
 ) -> dict[str, int]:
-    """Run one training step in a new process; return its peak and the ledger's bytes."""
+    """Run one training step in a new process; return its peak and the ledger's bytes.
+
+    Network and method are a name with options, as {"name": "division", "bits": 3}.
+    """
     environment = dict(os.environ)
     if not default_allocator:
         environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
-    arguments = [model, method, json.dumps(options), str(batch), str(image)]
+    arguments = [json.dumps(network), json.dumps(method), str(batch), str(image)]
     done = subprocess.run(
         [sys.executable, "-m", "experiments.peak", *arguments],
         cwd=ROOT,
@@ -48,7 +51,8 @@ def measure_step(
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"the step of {method} failed: {done.stderr.strip().splitlines()[-1:]}")
+        last = done.stderr.strip().splitlines()[-1:]
+        raise RuntimeError(f"the step of {network} under {method} failed: {last}")
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -65,9 +69,10 @@ def _step(model: torch.nn.Module, x: torch.Tensor) -> None:
     F.cross_entropy(model(x), y).backward()
 
 
-def _run(name: str, method: str, options: dict[str, object], batch: int, image: int) -> None:
-    model = models.build(name, classes=10, image_size=image).to(memory_format=torch.channels_last)
-    division.compress(model, method, **options)
+def _run(network: dict[str, Any], method: dict[str, Any], batch: int, image: int) -> None:
+    model = models.build(**network, classes=10, image_size=image)
+    model = model.to(memory_format=torch.channels_last)
+    division.compress(model, method.pop("name"), **method)
 
     def images(count: int) -> torch.Tensor:
         x = torch.randn(count, 3, image, image)
@@ -86,9 +91,8 @@ def _run(name: str, method: str, options: dict[str, object], batch: int, image: 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="One training step; prints its peak as JSON.")
-    for argument in ("model", "method"):
-        parser.add_argument(argument)
-    parser.add_argument("options", type=json.loads)
+    parser.add_argument("network", type=json.loads, help='as {"name": "resnet18"}')
+    parser.add_argument("method", type=json.loads, help='as {"name": "division", "bits": 3}')
     parser.add_argument("batch", type=int)
     parser.add_argument("image", type=int)
     _run(*vars(parser.parse_args()).values())

@@ -1,6 +1,7 @@
 """Where a number comes from: commit, machine and versions, as plain values for a row."""
 
 import functools
+import hashlib
 import os
 import platform
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+_CODE = ("division", "baselines", "experiments", "configs")
 _PACKAGES = ("torch", "torchvision", "timm", "numba", "numpy")
 
 
@@ -23,6 +25,17 @@ def commit() -> tuple[str, bool]:
     # Results are what runs write: they do not make the code another one.
     changed = _git("status", "--porcelain", "--", ".", ":!results")
     return head, bool(changed)
+
+
+@functools.cache
+def code() -> str:
+    """Identify the code and configs that run, committed or not; tests and prose do not count."""
+    digest = hashlib.sha256()
+    for folder in _CODE:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".yaml"):
+                digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @functools.cache
@@ -51,7 +64,9 @@ def command() -> str:
     """Return the command that runs, as one would type it."""
     script = Path(sys.argv[0])
     module = getattr(sys.modules.get("__main__"), "__spec__", None)
-    first = f"python -m {module.name}" if module else f"python {script.name}"
+    name = script.resolve()
+    shown = name.relative_to(ROOT) if name.is_relative_to(ROOT) else script.name
+    first = f"python -m {module.name}" if module else f"python {shown}"
     return " ".join([first, *sys.argv[1:]])
 
 

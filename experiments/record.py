@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock
 
@@ -39,10 +40,12 @@ class Row:
     status: str = "ok"
     config: Mapping[str, object] = field(default_factory=dict)
     config_hash: str = ""
+    data_sha256: str = ""
     wall_s: float | None = None
     utc: str = ""
     commit: str = ""
     dirty: bool = True
+    code: str = ""
     command: str = ""
     machine: Mapping[str, object] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +72,7 @@ def complete(rows: Iterable[Row], started: float | None = None) -> list[Row]:
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
+        "code": provenance.code(),
         "command": provenance.command(),
         "machine": provenance.machine(),
         "versions": provenance.versions(),
@@ -93,8 +97,8 @@ def append(folder: Path, rows: Iterable[Row]) -> None:
         by_file.setdefault(path, []).append(json.dumps(asdict(row), sort_keys=True, default=str))
     for path, lines in by_file.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"), path.open("a+b") as file:
-            _end_last_line(file)
+        with FileLock(f"{path}.lock"), path.open("r+b" if path.exists() else "w+b") as file:
+            _drop_half_line(file)
             file.write(("\n".join(lines) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
@@ -112,13 +116,14 @@ def check_writable(folder: Path) -> None:
 
 
 def load(folder: Path, experiment: str) -> list[Row]:
-    """Read the rows of an experiment; a line cut short by a crash is named, not guessed."""
+    """Read the rows of an experiment; a last line that a crash cut short is no row yet."""
     path = folder / "runs" / f"{experiment}.jsonl"
     known = {f.name for f in fields(Row)}
     rows = []
     if not path.exists():
         return rows
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines[:-1], 1):
         try:
             values = json.loads(line)
         except json.JSONDecodeError as error:
@@ -132,16 +137,21 @@ def load(folder: Path, experiment: str) -> list[Row]:
 
 def is_done(folder: Path, experiment: str, config: Mapping[str, object]) -> bool:
     """Tell whether a run of this config ended, well or badly, with the code as it is now."""
-    wanted = (config_hash(config), provenance.commit()[0])
+    wanted = config_hash(config)
     ends = (row for row in load(folder, experiment) if row.metric == "final_top1")
-    return any((row.config_hash, row.commit) == wanted for row in ends)
+    return any(row.config_hash == wanted and is_of_this_code(row) for row in ends)
 
 
-def _end_last_line(file) -> None:
-    """Begin on a new line even if a crash left the last one without its end."""
+def is_of_this_code(row: Row) -> bool:
+    """Tell whether a row was measured with the code as it is now."""
+    return row.code == provenance.code()
+
+
+def _drop_half_line(file: BinaryIO) -> None:
+    """Remove what a crash left of a row that was being written."""
+    content_end = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    whole = file.read().rfind(b"\n") + 1
+    if whole != content_end:
+        file.truncate(whole)
     file.seek(0, os.SEEK_END)
-    if file.tell() == 0:
-        return
-    file.seek(-1, os.SEEK_END)
-    if file.read(1) != b"\n":
-        file.write(b"\n")

@@ -1,17 +1,18 @@
 """One training run: `python -m experiments.train method=division model=resnet20 dataset=digits`."""
 
 import sys
-import time
 from pathlib import Path
 
 import hydra
 import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import division
-from experiments import build, record
-from experiments.config import check_overrides, flatten
+from experiments import build, provenance, record
+from experiments.config import check, check_overrides, flatten, one_sentence
 from experiments.data import Data
 from experiments.loop import Diverged, Trainer
 from experiments.progress import Display
@@ -24,9 +25,9 @@ OVER_THE_RUN = {"images_per_s": "images/s", "loading_share": "1"}
 
 def run(config: DictConfig) -> list[record.Row]:
     """Train as a config says and return the rows that were recorded; none if it was done before."""
-    started = time.monotonic()
     results = Path(config.paths.results)
     settings = flatten(config)
+    check(config)
     record.check_writable(results)
     if not config.force and record.is_done(results, config.name, settings):
         print(f"recorded already, skipped (force=true runs it again): {_title(config)}")
@@ -34,30 +35,38 @@ def run(config: DictConfig) -> list[record.Row]:
     if config.hardware.threads:
         torch.set_num_threads(config.hardware.threads)
     data = build.dataset(config)
-    model = build.model(config, data)
-    trainer = _trainer(config, model, data, settings)
-    if config.resume == "auto" and trainer.resume():
+    trainer = _trainer(config, build.model(config, data), data, settings)
+    if config.resume == "auto" and not config.force and trainer.resume():
         print(f"resumed after epoch {trainer.epoch}: {_title(config)}")
-    status = "ok"
-    memory = _memory(model, data, config)
+    status, memory = "ok", {}
     with Mirror(config) as mirror, Display(_title(config), trainer, config.progress) as display:
-        display.saved_bytes = memory["saved_bytes"]
         try:
+            memory = _memory(trainer)
+            display.saved_bytes = memory["saved_bytes"]
             for epoch in trainer.run(display.step):
                 display.epoch(epoch)
                 mirror.log(epoch)
         except Diverged as error:
             status = _failed("diverged", error)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
             status = _failed("oom", error)
-    rows = record.complete(_rows(config, settings, trainer, memory, status), started)
+    rows = record.complete(_rows(config, settings, trainer, memory, status))
     record.append(results, rows)
     return rows
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Tell lack of memory from other errors: on a CPU torch raises a plain RuntimeError."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "can't allocate memory" in str(error)
 
 
 def _trainer(
     config: DictConfig, model: nn.Module, data: Data, settings: dict[str, object]
 ) -> Trainer:
+    # In the name: the settings and the code. Other code must not finish what this code began.
     folder = Path(config.paths.checkpoints) / config.name
     label = f"{config.method.name}-{config.model.name}-{data.name}-seed{config.seed}"
     return Trainer(
@@ -67,7 +76,7 @@ def _trainer(
         config.seed,
         config.hardware.device,
         config.hardware.channels_last,
-        folder / f"{label}-{record.config_hash(settings)}.pt",
+        folder / f"{label}-{record.config_hash(settings)}-{provenance.code()}.pt",
     )
 
 
@@ -80,11 +89,12 @@ def _title(config: DictConfig) -> str:
     return f"{config.method.name} {config.model.name} {config.dataset.name} seed {config.seed}"
 
 
-def _memory(model: nn.Module, data: Data, config: DictConfig) -> dict[str, int]:
+def _memory(trainer: Trainer) -> dict[str, int]:
     """Return what autograd saves for one training batch, stock and as the method keeps it."""
-    x, _ = next(iter(data.train.batches(config.optim.batch, 0, config.seed, train=True)))
-    model.train()
-    ledger = division.measure(model, x.to(config.hardware.device))
+    batches = trainer.data.train.batches(trainer.optim.batch, 0, trainer.seed, train=True)
+    trainer.model.train()
+    with trainer.autocast():
+        ledger = division.measure(trainer.model, trainer.to_device(next(iter(batches))[0]))
     return {"saved_bytes": ledger.saved_bytes, "original_bytes": ledger.original_bytes}
 
 
@@ -105,6 +115,8 @@ def _rows(
         "seed": config.seed,
         "scale": config.scale,
         "config": settings,
+        "data_sha256": trainer.data.sha256,
+        "wall_s": round(trainer.seconds, 3),
     }
     rows = [record.Row(metric=m, unit="B", value=v, **common) for m, v in memory.items()]
     for epoch in trainer.history:
@@ -125,15 +137,15 @@ def _rows(
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
 def main(config: DictConfig) -> None:
-    """Train, and end with an error if the run did not."""
-    try:
+    """Train, and end with an error if the run did not end well; a sweep goes on to its next run."""
+    with one_sentence():
         rows = run(config)
-    except (OSError, ValueError) as error:  # what a user can mend: one sentence, no traceback
-        sys.exit(f"error: {error}")
-    if rows and rows[-1].status != "ok":
-        sys.exit(f"the run ended as {rows[-1].status}; the row is recorded")
-    if rows:
+    if not rows:
+        return
+    if rows[-1].status == "ok":
         print(f"{_title(config)}: top-1 {rows[-1].value:.2f} %")
+    elif HydraConfig.get().mode == RunMode.RUN:
+        sys.exit(f"the run ended as {rows[-1].status}; the row is recorded")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Run a profile: every registered method x its models x its seeds, then the benchmarks.
 
-What is recorded already with the same config and commit is skipped, so that an interrupted grid
+What is recorded already with the same config and code is skipped, so that an interrupted grid
 continues where it stopped.
 
     python scripts/run_grid.py --profile quick --dry-run
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments import grid
+from experiments.config import one_sentence
 
 
 def main() -> None:
@@ -28,23 +29,23 @@ def main() -> None:
     parser.add_argument("--no-benchmark", action="store_true", help="train only")
     parser.add_argument("overrides", nargs="*", help="settings for every run, as optim.epochs=1")
     arguments = parser.parse_args()
-    try:
-        profile = grid.load(arguments.profile)
-    except ValueError as error:
-        sys.exit(str(error))
+    with one_sentence():
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run what was asked for."""
+    profile = grid.load(arguments.profile)
     profile = replace(profile, seeds=arguments.seeds or profile.seeds)
     chosen = arguments.methods or grid.methods()
     unknown = sorted(set(chosen) - set(grid.methods()))
     if unknown:
-        sys.exit(f"unknown method {unknown[0]!r}; choose from: {', '.join(grid.methods())}")
+        raise ValueError(f"unknown method {unknown[0]!r}; choose from: {', '.join(grid.methods())}")
     extra = [*arguments.overrides, f"paths.results={arguments.results}"]
     if arguments.dry_run:
         print(grid.describe(profile, chosen, extra))
         return
-    try:
-        grid.fetch(profile)
-    except (OSError, ValueError) as error:
-        sys.exit(str(error))
+    grid.fetch(profile)
     failed = grid.train_all(profile, chosen, extra)
     if not arguments.no_benchmark:
         grid.benchmark_all(profile, chosen, Path(arguments.results))

@@ -519,3 +519,41 @@ def test_what_is_around_a_compiled_part_is_compressed() -> None:
     x = torch.randn(IMAGE)
     assert_same(gradients(model, x), gradients(twin, x))
     assert {"0", "1"} <= {row.site for row in division.measure(twin, x).rows if row.compressed}
+
+
+def test_float64_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout()).double()
+    twin = division.compress(copy.deepcopy(model), "division")
+    x = torch.randn(IMAGE, dtype=torch.float64)
+    assert_same(gradients(model, x), gradients(twin, x))
+    assert any("float64 is not compressed" in row.why for row in division.measure(twin, x).rows)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_constant_factor_is_exact_on_either_side(side: str) -> None:
+    fixed = torch.randn(4, 16, 32, 32)
+    build = {"left": lambda x: fixed * x, "right": lambda x: x * fixed}[side]
+    model = division.compress(Lambda(build), "division")
+    rows = [row for row in division.measure(model, torch.randn(IMAGE)).rows if "Mul" in row.node]
+    assert [row.codec for row in rows] == ["stock"]
+
+
+def test_of_nested_captures_the_innermost_acts() -> None:
+    conv, x = nn.Conv2d(3, 16, 3), torch.randn(IMAGE)
+    with division.capture("vanilla") as outer:
+        first = conv(x)
+        with division.capture("identity") as inner:
+            second = conv(x)
+    (first + second).sum().backward()
+    assert {row.codec for row in outer.rows} == {"stock"}
+    assert {row.codec for row in inner.rows} == {"identity"}
+
+
+def test_a_frozen_weight_is_no_activation() -> None:
+    frozen = nn.Linear(512, 512).requires_grad_(False)
+    first = nn.Linear(512, 512)
+    with division.capture("division") as ledger:
+        y = frozen(first(torch.randn(64, 512)).relu())
+    y.sum().backward()
+    assert (512, 512) not in {row.shape for row in ledger.rows}
+    assert ledger.kernels == "cpu"

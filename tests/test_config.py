@@ -67,6 +67,27 @@ def test_a_typo_names_the_nearest_setting(override: str, message: str) -> None:
     assert str(stop.value) == message
 
 
+def test_a_typo_in_a_benchmark_is_named_too() -> None:
+    with pytest.raises(SystemExit, match=r"no setting 'batchs'; did you mean '.*batch'"):
+        check_overrides(["batchs=3"], "benchmark")
+    check_overrides(["network.name=resnet50", "image=224", "batch=16"], "benchmark")
+
+
+def test_the_benchmark_of_a_profile_is_of_the_network_that_it_trains() -> None:
+    profile = grid.load("quick")
+    config = grid.benchmark_config(profile, "vit_micro", profile.models["vit_micro"], ["division"])
+    assert config.network == {"name": "vit_micro", "patch": 8, "global_pool": "avg"}
+    assert config.batch == config.peak_batch == 32
+    assert set(config.methods) == {"vanilla", "division"}
+    paper = grid.load("paper")
+    assert grid.benchmark_config(paper, "resnet18", paper.models["resnet18"], ["division"]) is None
+
+
+def test_experiments_compose() -> None:
+    config = compose_train(["experiment=division_published"])
+    assert (config.method.align, config.method.share, config.method.bits) == ("reference", False, 2)
+
+
 def test_right_settings_pass() -> None:
     check_overrides(["-m", "method=division,vanilla", "seed=0,1", "optim.lr=0.1", "method.bits=2"])
 

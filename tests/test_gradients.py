@@ -51,3 +51,20 @@ def test_noise_averages_out_but_a_bias_stays(batch) -> None:
 def test_draws_must_be_positive(batch) -> None:
     with pytest.raises(ValueError, match="draws must be a whole number from 1"):
         division.gradient_error(small_net(), "division", batch, F.cross_entropy, draws=0)
+
+
+def test_buffers_do_not_drift_between_draws(batch) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.utils.spectral_norm(torch.nn.Conv2d(3, 8, 3)),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 10),
+    )
+    assert division.gradient_error(model, "identity", batch, F.cross_entropy, draws=2).relative == 0
+
+
+def test_a_frozen_model_has_no_gradient_to_compare(batch) -> None:
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+        division.gradient_error(
+            small_net().requires_grad_(False), "division", batch, F.cross_entropy
+        )

@@ -290,3 +290,32 @@ def test_nothing_is_left_behind_after_many_steps() -> None:
         gc.collect()
         counts.append(sum(issubclass(type(o), kinds) for o in gc.get_objects()))
     assert counts[0] == counts[1] == counts[2]
+
+
+def test_measuring_a_whole_keeps_its_compressed_part_compressed() -> None:
+    model = nn.Sequential(small_net()[:4], nn.Conv2d(16, 16, 3))
+    division.compress(model[0])
+    ledger = division.measure(model, torch.randn(IMAGE))
+    assert division.method_of(model[0]) is not None
+    assert division.method_of(model) is None
+    assert ledger.ratio > 2
+    assert {row.codec for row in ledger.rows if row.module == "Conv2d"} == {"division", "stock"}
+
+
+def test_measure_puts_back_buffers_that_the_forward_replaces_or_adds() -> None:
+    class Queue(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x):
+            self.seen = torch.cat([self.seen, x.new_ones(1)])
+            self.register_buffer("extra", x.new_zeros(2))
+            return self.conv(x)
+
+    model = division.compress(Queue())
+    seen = model.seen
+    division.measure(model, torch.randn(IMAGE))
+    assert model.seen is seen
+    assert list(dict(model.named_buffers())) == ["seen"]

@@ -7,8 +7,9 @@ from experiments import peak
 
 @pytest.mark.slow
 def test_peak_falls_in_line_with_the_ledger() -> None:
-    stock = peak.measure_step("resnet18", "vanilla", {}, batch=128, image=32)
-    packed = peak.measure_step("resnet18", "division", {}, batch=128, image=32)
+    network = {"name": "resnet18"}
+    stock = peak.measure_step(network, {"name": "vanilla"}, batch=128, image=32)
+    packed = peak.measure_step(network, {"name": "division"}, batch=128, image=32)
     promised = stock["saved"] - packed["saved"]
     assert stock["saved"] == stock["original"] == packed["original"]
     # What a step needs for a moment comes on top: of most in the first, of little in the second.

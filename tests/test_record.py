@@ -48,15 +48,22 @@ def test_unknown_words_are_refused(field: str, value: str) -> None:
         row(**{field: value})
 
 
-def test_a_line_cut_short_is_named_and_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_a_line_cut_short_is_no_row_and_does_not_swallow_the_next(tmp_path: Path) -> None:
     record.append(tmp_path, record.complete([row()]))
     path = tmp_path / "runs" / "test.jsonl"
     with path.open("a") as file:
         file.write('{"half": ')
+    assert len(record.load(tmp_path, "test")) == 1
     record.append(tmp_path, record.complete([row(value=1.0)]))
+    assert [r.value for r in record.load(tmp_path, "test")] == [91.5, 1.0]
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    record.append(tmp_path, record.complete([row()]))
+    path = tmp_path / "runs" / "test.jsonl"
+    path.write_text(path.read_text() + "not a row\n")
     with pytest.raises(ValueError, match=r"test\.jsonl:2 is not a row"):
         record.load(tmp_path, "test")
-    assert path.read_text().count("\n") == 3
 
 
 def _write(folder: Path, seed: int) -> None:
@@ -94,3 +101,11 @@ def test_an_unwritable_folder_is_named_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(OSError, match=r"results folder .*runs cannot be written"):
         record.check_writable(tmp_path)
+
+
+def test_only_the_same_code_counts_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record.append(tmp_path, record.complete([row()]))
+    assert record.is_done(tmp_path, "test", {"optim.epochs": 1})
+    assert not record.is_done(tmp_path, "test", {"optim.epochs": 2})
+    monkeypatch.setattr(provenance, "code", lambda: "edited")
+    assert not record.is_done(tmp_path, "test", {"optim.epochs": 1})

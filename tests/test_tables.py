@@ -6,6 +6,7 @@ import pytest
 from test_record import row
 
 from experiments import grid, record, report
+from experiments.config import compose_train, flatten
 from experiments.tables import render, table1
 
 MIB = 2**20
@@ -44,9 +45,16 @@ def test_table1_lays_out_what_was_measured() -> None:
     assert frame.iloc[0]["top-1 %"] == "92.00 (n=1)"
 
 
-def test_a_newer_row_replaces_an_older_one_and_a_failure_is_shown() -> None:
-    old = [r.__class__(**(vars(r) | {"utc": "2020-01-01"})) for r in run("division", 0, 10.0)]
-    frame = table1.frame([*run("division", 0, 90.0), *old, *run("division", 1, None)], [])
+def test_a_newer_row_replaces_an_older_one_and_other_configs_stay_out() -> None:
+    rows = run("division", 0, 90.0)
+    old = [r.__class__(**(vars(r) | {"utc": "2020-01-01", "value": 1.0})) for r in rows]
+    other = run("division", 0, 50.0, config={"optim.epochs": 99})
+    chosen = table1.select([*rows, *old, *other], {rows[0].config_hash})
+    assert chosen == rows
+
+
+def test_a_failure_is_shown() -> None:
+    frame = table1.frame([*run("division", 0, 90.0), *run("division", 1, None)], [])
     assert frame.iloc[0]["top-1 %"] == "90.00 (n=1), diverged (n=1)"
 
 
@@ -61,13 +69,16 @@ def test_no_rows_is_an_error() -> None:
 
 
 def test_all_three_forms_are_written_and_twice_is_the_same(tmp_path: Path) -> None:
-    record.append(tmp_path, [*run("vanilla", 0, 92.0), *bench("vanilla", 1.0)])
+    first_run = next(grid.runs(grid.load("quick"), grid.methods(), []))
+    config = flatten(compose_train(first_run))
+    record.append(tmp_path, [*run("vanilla", 0, 92.0, config=config), *run("vanilla", 1, 50.0)])
     first = report.write_table1(grid.load("quick"), tmp_path)
     files = {p.name: p.read_bytes() for p in (tmp_path / "tables").iterdir()}
     assert set(files) == {"table1.md", "table1.csv", "table1.tex"}
     assert report.write_table1(grid.load("quick"), tmp_path) == first
     assert {p.name: p.read_bytes() for p in (tmp_path / "tables").iterdir()} == files
     assert "| digits  | resnet20 | vanilla |" in first
+    assert "92.00 (n=1)" in first  # the run of another config is no part of the profile
     assert "hardware: " in first
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import checkpoint, record, train
+from experiments import build, checkpoint, record, train
 from experiments.config import compose_train
 from experiments.loop import Trainer
 from experiments.provenance import ROOT
@@ -120,13 +120,46 @@ def test_divergence_is_a_row_and_an_error(tmp_path: Path) -> None:
     assert record.load(tmp_path / "results", "train")[-1].status == "diverged"
 
 
-def test_out_of_memory_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["_step", "to_device"])  # in the loop, and before it
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("no memory left"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+    ],
+    ids=["gpu", "python", "cpu"],
+)
+def test_out_of_memory_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, where: str
+) -> None:
     def full(self: Trainer, *arguments: object) -> float:
-        raise torch.OutOfMemoryError("no memory left")
+        raise error
 
-    monkeypatch.setattr(Trainer, "_step", full)
+    monkeypatch.setattr(Trainer, where, full)
     rows = train.run(compose_train(settings(tmp_path)))
     assert rows[-1].status == "oom"
+    assert rows[-1].value is None
+
+
+def test_an_incomplete_group_of_batches_counts_as_a_whole_step(tmp_path: Path) -> None:
+    """Six batches in groups of four: the last two are averaged over two, not over four."""
+    config = compose_train(settings(tmp_path, "optim.accumulate=4", "method=vanilla"))
+    data = build.dataset(config)
+    trainer = train._trainer(config, build.model(config, data), data, {})
+    groups: list[int] = []
+    trainer._step = lambda x, y, group, update: groups.append(group) or 0.0
+    trainer._train_epoch(lambda loss: None)
+    assert groups == [4, 4, 4, 4, 2, 2]
+
+
+def test_mixed_precision_is_accounted_as_such(tmp_path: Path) -> None:
+    sizes = []
+    for amp in ("none", "bfloat16"):
+        config = compose_train(settings(tmp_path, "optim.epochs=1", f"optim.amp={amp}"))
+        rows = {row.metric: row.value for row in train.run(config)}
+        sizes.append(rows["original_bytes"])
+    assert sizes[1] < 0.7 * sizes[0]
 
 
 @pytest.mark.parametrize("amp", ["bfloat16", "float16"])
@@ -142,10 +175,15 @@ def test_mixed_precision_trains(tmp_path: Path, amp: str) -> None:
     ("override", "message"),
     [
         ("optim.batch=1000", "optim.batch 1000 is larger than the training set of synthetic"),
+        ("optim.epochs=0", "optim.epochs must be at least 1; got 0"),
+        ("optim.accumulate=0", "optim.accumulate must be at least 1; got 0"),
+        ("optim.warmup=-1", "optim.warmup must be in"),
+        ("hardware.device=foo", "hardware.device must be cpu or cuda; got 'foo'"),
         ("optim.name=lion", "optim.name must be one of sgd, adamw; got 'lion'"),
         ("optim.schedule=step", "optim.schedule must be one of .*; got 'step'"),
         ("optim.amp=int8", "optim.amp must be one of .*; got 'int8'"),
         ("method.bits=9", "bits must be a whole number from 1 to 8; got 9"),
+        ("resume=maybe", "resume must be auto or never; got 'maybe'"),
         ("logger.mode=loud", "logger.mode must be one of .*; got 'loud'"),
     ],
 )

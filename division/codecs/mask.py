@@ -77,6 +77,10 @@ class ShapeOnly(Codec):
     device: torch.device
     name: ClassVar[str] = "shape only"
 
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Take any type: only its name is kept."""
+        return True
+
     def compress(self, x: Tensor, seed: int = 0, channel: int = 1) -> Packed:
         """Note the shape; no dtype is refused and nothing is copied."""
         return Packed(self._pack(x, seed, channel), x.shape, x.dtype, memory_format_of(x), channel)

@@ -48,11 +48,13 @@ def notes(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the latest run of an experiment."""
-    rows = list(rows)
-    last = max((row.utc for row in rows), default="")
-    return [row for row in rows if row.utc == last]
+def newest(rows: Iterable[Row], **settings: object) -> list[Row]:
+    """Return the rows of the latest run with these settings in its config."""
+    chosen = [
+        row for row in rows if all(row.config.get(key) == value for key, value in settings.items())
+    ]
+    last = max((row.utc for row in chosen), default="")
+    return [row for row in chosen if row.utc == last]
 
 
 def _kernel_lines(rows: list[Row]) -> list[list[str]]:

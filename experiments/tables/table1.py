@@ -1,6 +1,6 @@
 """Table 1: accuracy, activation compression, peak memory and throughput of every method."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 
 import pandas as pd
@@ -20,15 +20,23 @@ COLUMNS = [
 ]
 
 
-def frame(trained: Iterable[Row], benchmarked: Iterable[Row]) -> pd.DataFrame:
-    """Lay the newest row of every run and benchmark out, a line per dataset, model and method."""
-    runs = _newest(trained, ("method", "model", "dataset", "seed", "metric", "epoch"))
-    speeds = _newest(benchmarked, ("method", "model", "metric"))
-    if runs.empty:
+def select(rows: Iterable[Row], wanted: Collection[str]) -> list[Row]:
+    """Return the newest row of each number whose config is one of those wanted (by hash)."""
+    found: dict[tuple[object, ...], Row] = {}
+    for row in sorted(rows, key=lambda r: r.utc):
+        if row.config_hash in wanted:
+            found[row.config_hash, row.metric, row.epoch] = row
+    return list(found.values())
+
+
+def frame(trained: list[Row], benchmarked: list[Row]) -> pd.DataFrame:
+    """Lay selected rows out, a line per dataset, model and method."""
+    if not trained:
         raise ValueError("there is no recorded run to make Table 1 of")
-    scales = sorted(set(runs["scale"]))
+    scales = sorted({row.scale for row in [*trained, *benchmarked]})
     if len(scales) != 1:
         raise ValueError(f"a table never mixes scales; the rows have {', '.join(scales)}")
+    runs, speeds = _table(trained), _table(benchmarked)
     lines = []
     for (dataset, model), part in runs.groupby(["dataset", "model"], sort=False):
         names = sorted(part["method"].unique(), key=lambda name: (name != "vanilla", name))
@@ -39,12 +47,14 @@ def frame(trained: Iterable[Row], benchmarked: Iterable[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
-def notes(trained: Iterable[Row], benchmarked: Iterable[Row]) -> list[str]:
+def notes(trained: list[Row], benchmarked: list[Row]) -> list[str]:
     """Say what the numbers are, where they come from and what they are not."""
     rows = [*trained, *benchmarked]
     machines = sorted({f"{r.machine['cpu']}, {r.machine['cores']} cores" for r in rows})
     commits = sorted({r.commit[:10] + ("+" if r.dirty else "") for r in rows})
     seeds = sorted({r.seed for r in trained})
+    batches = {r.model: r.config.get("optim.batch") for r in trained}
+    sizes = ", ".join(f"{model} {batch}" for model, batch in batches.items())
     return [
         f"scale: {rows[0].scale}; top-1 is mean ± sample sd over n seeds ({seeds})",
         "activations: what autograd holds for one training batch, by the ledger; compression is "
@@ -53,18 +63,15 @@ def notes(trained: Iterable[Row], benchmarked: Iterable[Row]) -> list[str]:
         "process held before, with an allocator that gives freed blocks back at once",
         "throughput: training steps in alternating rounds of one process, median ratio to vanilla "
         "(p20-p80)",
+        f"batch, of runs and measurements alike: {sizes}",
         f"hardware: {'; '.join(machines)}",
         f"commits: {', '.join(commits)} (+: with uncommitted changes)",
     ]
 
 
-def _newest(rows: Iterable[Row], key: tuple[str, ...]) -> pd.DataFrame:
-    """Return the newest row for each key, in the order in which keys first came."""
-    found: dict[tuple[object, ...], Row] = {}
-    for row in sorted(rows, key=lambda r: r.utc):
-        found[tuple(getattr(row, name) for name in key)] = row
+def _table(rows: list[Row]) -> pd.DataFrame:
     columns = [field.name for field in fields(Row)]
-    return pd.DataFrame([vars(row) for row in found.values()], columns=columns)
+    return pd.DataFrame([vars(row) for row in rows], columns=columns)
 
 
 def _cells(runs: pd.DataFrame, bench: pd.DataFrame) -> list[str]:
