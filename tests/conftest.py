@@ -1,6 +1,8 @@
 """Shared fixtures: fixed seeds, and small networks that meet every row of the slot table."""
 
+import copy
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,10 @@ import torch
 from made_up_cifar import make_up
 from torch import Tensor, nn
 
+import division
+from division.ledger import Ledger
+
+IMAGE = (4, 3, 32, 32)
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -99,3 +105,25 @@ def assert_same(expected: list[Tensor | None], found: list[Tensor | None]) -> No
     for a, b in zip(expected, found, strict=True):
         assert (a is None) == (b is None)
         assert a is None or torch.equal(a, b)
+
+
+def compare(build: Callable[[], nn.Module], *inputs: Tensor) -> Ledger:
+    """Gradients under the identity method equal stock ones; returns the ledger of a forward."""
+    model = build()
+    twin = division.compress(copy.deepcopy(model), "identity")
+    assert_same(gradients(model, *inputs), gradients(twin, *inputs))
+    assert_same(list(model.buffers()), list(twin.buffers()))
+    return division.measure(twin, *inputs)
+
+
+class Lambda(nn.Module):
+    """A function of its input and two convolutions."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.last = nn.Conv2d(16, 8, 3, padding=1)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.first(x)))
