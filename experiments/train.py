@@ -28,6 +28,7 @@ def run(config: DictConfig) -> list[record.Row]:
     results = Path(config.paths.results)
     settings = flatten(config)
     check(config)
+    provenance.commit()  # as it is now: when the run ends, another may be checked out
     record.check_writable(results)
     if not config.force and record.is_done(results, config.name, settings):
         print(f"recorded already, skipped (force=true runs it again): {_title(config)}")
