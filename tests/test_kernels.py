@@ -20,8 +20,6 @@ from division import bits as bitpack
 from division import frequency, windows
 from division.kernels import cpu
 
-pytestmark = pytest.mark.skipif(cpu.usable() is not None, reason=str(cpu.usable()))
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SIZES = ((1, 1), (7, 7), (14, 14), (16, 16), (28, 28), (32, 32), (33, 5), (5, 33), (40, 24), (3, 1))
