@@ -26,8 +26,9 @@ from torch.autograd.graph import node_creation_hook
 from division import kernels
 from division.codec import FLOAT_TYPES, Codec, Packed
 from division.ledger import Ledger
-from division.method import Method, Site, resolve
+from division.method import Method, resolve
 from division.recognize import Fingerprint, fingerprint, is_weight
+from division.site import Site
 from division.slots import SLOTS, Keep, Rule, Through
 
 _innermost: ContextVar["Capture | None"] = ContextVar("division_capture", default=None)
@@ -86,6 +87,8 @@ class Capture:
         self._outer = _innermost.get()
         _innermost.set(self)
         self._open = True
+        if torch.is_grad_enabled():
+            self._method.begin()
         self._hook.__enter__()
         return self
 
@@ -142,15 +145,15 @@ class Capture:
         if isinstance(decision, Keep):
             self._leave(site, tensor, decision.why)
         elif isinstance(decision, Through):
-            self._through(raw, tensor, decision.channel, site)
+            self._through(node, raw, tensor, decision.channel, site)
         elif not decision.takes(tensor.dtype):
             self._leave(site, tensor, f"{tensor.dtype} is not compressed")
         elif self._method.masks:
-            self._pack(raw, tensor, decision, 1, site)
+            self._pack(raw, tensor, decision, 1, site, (decision, 1))
         else:
             self._leave(site, tensor, f"{self._method.name} stores no masks (masks=False)")
 
-    def _through(self, raw: Any, tensor: Tensor, channel: int, site: Site) -> None:
+    def _through(self, node: Any, raw: Any, tensor: Tensor, channel: int, site: Site) -> None:
         if tensor.dtype not in FLOAT_TYPES:
             self._leave(site, tensor, f"{tensor.dtype} is not compressed")
             return
@@ -158,11 +161,25 @@ class Capture:
         if codec is None:
             self._leave(site, tensor, f"{self._method.name} leaves it")
         else:
-            self._pack(raw, tensor, codec, channel, site)
+            # Whatever its codec, a copy that is there serves all who go through the method's.
+            stored, shared = self._pack(raw, tensor, codec, channel, site, (None, channel))
+            self._method.stored(site, node, tensor.detach(), stored.packed, shared)
 
-    def _pack(self, raw: Any, tensor: Tensor, codec: Codec, channel: int, site: Site) -> None:
+    def _pack(
+        self,
+        raw: Any,
+        tensor: Tensor,
+        codec: Codec,
+        channel: int,
+        site: Site,
+        form: tuple[Any, int],
+    ) -> tuple[Stored, bool]:
+        """Swap a saved tensor for a packed copy: one that is there in the same form, or a new one.
+
+        Returns the copy, and whether it was there.
+        """
         mark = fingerprint(tensor)
-        key = (mark.key, codec, channel)
+        key = (mark.key, *form)
         found = self._shared.get(key) if self._method.share else None
         stored = found[0]() if found and found[1].same(mark) else None
         shared = stored is not None
@@ -174,7 +191,8 @@ class Capture:
         if self._ledger is not None:
             self._ledger.kernels = kernels.active(tensor.device)
             size, why = (0, f"shared with {stored.site}") if shared else (stored.nbytes, "")
-            self._ledger.add(site.labels(), tensor, codec.name, why, size)
+            self._ledger.add(site.labels(), tensor, stored.codec.name, why, size)
+        return stored, shared
 
     def _leave(self, site: Site, tensor: object, why: str) -> None:
         ledger = self._ledger
@@ -222,6 +240,20 @@ def _other_slots(node: Any, rules: dict[str, Rule]) -> Iterator[tuple[str, Any]]
         for raw in value if isinstance(value, tuple | list) else (value,):
             if raw is not None:
                 yield slot, raw
+
+
+def account(tensor: Tensor, kept_by: str, why: str, stored: int | None = None) -> None:
+    """Note a tensor that a method keeps by its own means, if a ledger is being written.
+
+    `stored` is what its copy takes, or None where the tensor itself is kept.
+    """
+    running = _innermost.get()
+    if running is None or running._ledger is None:
+        return
+    path, module = running._where() or ("", None)
+    if not (is_weight(tensor) or running._ledger.owns(tensor)):
+        site = Site(path, module, kept_by, "")
+        running._ledger.add(site.labels(), tensor, kept_by, why, stored)
 
 
 @contextmanager

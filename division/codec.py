@@ -6,7 +6,10 @@ bytes. What every codec owes its caller, and what the shared test checks of each
 - any floating tensor of 32 or 16 bits is taken: contiguous, channels_last, strided, empty,
   constant, one element; anything else raises `TypeError` naming the dtype;
 - shape, dtype, device and memory format come back; values come back as the codec promises;
-- `Packed.nbytes` is what the packed tensors really hold, and never more than a bf16 copy would;
+- `Packed.nbytes` is what the packed tensors really hold, and never more than a bf16 copy would
+  (than the original, for a codec that promises more precision than bf16: `keeps_precision`);
+- under FakeTensorMode sizes are exact, but for a codec whose sizes depend on the values
+  (`sized_by_data`): there it assumes what its options say;
 - same options, same seed, same input: same bytes, on every backend;
 - a NaN or Inf comes back as NaN or Inf, or is refused with an error; never as a finite number
   (a finite number within 1 % of the end of its type's range, or fp32 beyond 1e36, may come back as
@@ -51,6 +54,8 @@ class Codec(ABC):
 
     name: ClassVar[str]
     dtypes: ClassVar[tuple[torch.dtype, ...]] = FLOAT_TYPES
+    keeps_precision: ClassVar[bool] = False
+    sized_by_data: ClassVar[bool] = False
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Tell whether tensors of a type can be compressed."""

@@ -35,6 +35,7 @@ class Ledger:
     """Counts unique storages: a tensor that two nodes save is charged to the first that does."""
 
     kernels: str = ""
+    stock_bytes: int | None = None  # where a forward of its own had to count what stock would hold
     rows: list[Row] = field(default_factory=list)
     _stock: dict[int, StorageWeakRef] = field(default_factory=dict, repr=False)
     _kept: dict[int, StorageWeakRef] = field(default_factory=dict, repr=False)
@@ -43,6 +44,8 @@ class Ledger:
     @property
     def original_bytes(self) -> int:
         """What stock PyTorch would hold for the backward pass, weights excluded."""
+        if self.stock_bytes is not None:
+            return self.stock_bytes
         return sum(row.bytes_before for row in self.rows)
 
     @property

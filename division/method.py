@@ -2,36 +2,22 @@
 
 A method owns its random numbers (a seed and a counter, checkpointed through `state_dict`), so that
 compression never touches the global generator and two methods see the same data and dropout.
+
+A method that learns from the run overrides `begin`, told before each forward that builds a graph,
+and `stored`, told of each tensor right after it was packed; from the node that it gets there it may
+register hooks for the backward pass. Whatever it learns belongs in `state_dict`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from division.codec import Codec, check_range
+from division.codec import Codec, Packed, check_range
 from division.codecs import Dual, Identity
 from division.registry import Registry
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a tensor is saved: the module being run, the autograd node and its slot."""
-
-    path: str
-    module: nn.Module | None
-    node: str
-    slot: str
-
-    @property
-    def module_type(self) -> str:
-        """Class name of the module, or nothing outside of any."""
-        return type(self.module).__name__ if self.module is not None else ""
-
-    def labels(self) -> tuple[str, str, str, str]:
-        """Return what the ledger writes of a site."""
-        return self.path, self.module_type, self.node, self.slot
+from division.site import Site
 
 
 @dataclass
@@ -57,6 +43,22 @@ class Method:
     def codec(self, site: Site) -> Codec | None:
         """Return the codec for a site's tensor, or None to leave it as it is."""
         return None
+
+    def begin(self) -> None:
+        """Get ready for a forward pass that builds a graph."""
+
+    def stored(self, site: Site, node: Any, tensor: Tensor, packed: Packed, shared: bool) -> None:
+        """Look at a tensor that was just packed for a node.
+
+        `shared` tells that an earlier node's copy serves. Keep no reference to node or tensor: the
+        graph and the original would stay alive.
+        """
+
+    def attach(self, model: nn.Module) -> None:
+        """Get ready for a model; `compress` calls it once."""
+
+    def detach(self, model: nn.Module) -> None:
+        """Undo `attach`, and take off hooks that were registered since; `restore` calls it."""
 
     def next_seed(self) -> int:
         """Return a seed that no other tensor of this run has had."""

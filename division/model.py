@@ -8,6 +8,7 @@ identity and the keys of `state_dict` stay as they are.
 
 import sys
 import threading
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from division.capture import Capture
 from division.ledger import Ledger
 from division.method import Method, Vanilla, resolve
 from division.state import unchanged
+from division.wrapping import Wrapping
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -101,6 +103,11 @@ def _session(module: nn.Module) -> _Session | None:
     return None
 
 
+def _sessions(model: nn.Module) -> list[_Session]:
+    found = {id(session): session for session in map(_session, model.modules()) if session}
+    return list(found.values())
+
+
 def compress(model: M, method: str | Method = "division", **options: object) -> M:
     """Compress the saved activations of a model from now on, in place.
 
@@ -121,6 +128,7 @@ def compress(model: M, method: str | Method = "division", **options: object) -> 
             raise ValueError(f"the model is compressed already ({where}); call restore first")
     check_trainable(model)
     if not isinstance(resolved, Vanilla):
+        resolved.attach(model)
         _attach(model, resolved)
     return model
 
@@ -135,7 +143,10 @@ def check_trainable(model: nn.Module) -> None:
 
 def restore(model: M) -> M:
     """Give back the stock model, bit for bit; a model that is not compressed stays as it is."""
+    methods = [session.method for session in _sessions(model)]
     _detach(model)
+    for method in methods:
+        method.detach(model)
     return model
 
 
@@ -165,24 +176,40 @@ def _detach(model: nn.Module, only: _Session | None = None) -> None:
                     module._forward_hooks_always_called.pop(key, None)
 
 
+def _forward(
+    model: nn.Module, sessions: list[_Session], inputs: tuple[Any, ...], keywords: dict[str, Any]
+) -> Ledger:
+    """Run one forward that leaves no trace and return its ledger."""
+    ledger = Ledger()
+    ledger.disregard([*model.parameters(), *model.buffers()])
+    for session in sessions:
+        session.ledger = ledger
+    with unchanged(model), torch.enable_grad():
+        model(*inputs, **keywords)
+    return ledger
+
+
 def measure(model: nn.Module, *inputs: Any, **keywords: Any) -> Ledger:
     """Run one forward and count what autograd holds, as the model is compressed now.
 
     Buffers, random generators and the method's own random numbers are put back. Works under
     FakeTensorMode, where the sizes are exact and nothing is computed.
     """
-    found = {id(s): s for s in map(_session, model.modules()) if s is not None}
+    sessions = _sessions(model)
+    wrapping = [s.method for s in sessions if isinstance(s.method, Wrapping)]
     # What is not compressed is watched by a session of its own.
     watching = _attach(model, Vanilla())
-    sessions = [*found.values(), watching]
+    sessions.append(watching)
     states = [session.method.state_dict() for session in sessions]
-    ledger = Ledger()
-    ledger.disregard([*model.parameters(), *model.buffers()])
-    for session in sessions:
-        session.ledger = ledger
     try:
-        with unchanged(model), torch.enable_grad():
-            model(*inputs, **keywords)
+        stock_bytes = None
+        if wrapping:
+            with ExitStack() as paused:
+                for method in wrapping:
+                    paused.enter_context(method.paused())
+                stock_bytes = _forward(model, sessions, inputs, keywords).original_bytes
+        ledger = _forward(model, sessions, inputs, keywords)
+        ledger.stock_bytes = stock_bytes
     finally:
         _detach(model, watching)
         for session, state in zip(sessions, states, strict=True):

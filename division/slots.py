@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from division.codec import Codec
 from division.codecs.mask import Mask, ShapeOnly, WindowIndex
-from division.method import Site
+from division.site import Site
 from division.windows import LARGEST_WINDOW
 
 

@@ -17,6 +17,7 @@ class Identity(Codec):
     """
 
     name: ClassVar[str] = "identity"
+    keeps_precision: ClassVar[bool] = True
 
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
         return {"data": x.clone()}

@@ -8,7 +8,6 @@ version serves every element type, shape and number of bits.
 import functools
 import importlib
 import os
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -16,11 +15,10 @@ from torch import Tensor
 from division import bits as bitpack
 from division import windows
 from division.frequency import is_channels_last
+from division.kernels.cpu_launch import KINDS, launch, module
 from division.quantize import seed_keys
 
 _PROCESS = os.getpid()
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in cpu_common
-_SERIAL_BELOW = 32768  # elements: less is done before a second thread has woken up
 _NARROW = 24  # contiguous maps narrower than this are computed side by side
 _SLAB_LANES = 64  # maps in a slab: rows long enough for streaming, slabs small enough for a cache
 _LARGE_MAP = 4096  # positions from which a slab has fewer lanes, for the cache's sake
@@ -42,26 +40,6 @@ def usable() -> str | None:
     return _import_trouble()
 
 
-@functools.cache
-def _module(name: str) -> ModuleType:
-    """Import kernels when they are first needed."""
-    return importlib.import_module(f"division.kernels.{name}")
-
-
-def _launch(
-    module: ModuleType, name: str, arguments: tuple[int, ...], items: int, work: int
-) -> None:
-    """Run a kernel over `items`, on one thread if there is little work."""
-    threads = min(torch.get_num_threads(), items) if work >= _SERIAL_BELOW else 1
-    if threads > 1:
-        threads = min(threads, _module("cpu_compile").most_threads())
-    if threads <= 1:
-        getattr(module, name + "_chunk")(*arguments, 0, items)
-    else:
-        with _module("cpu_compile").limited_threads(threads):
-            getattr(module, name)(*arguments, items, threads)
-
-
 def _slab_groups(channels: int, size: int) -> int:
     """Return into how many slabs the channels of a sample (or all contiguous maps) are cut."""
     lanes = _SLAB_LANES if size < _LARGE_MAP else 16
@@ -80,13 +58,13 @@ def _launch_maps(
     n, c, height, width = shape
     if not channels_last and width >= _NARROW:
         arguments = (*addresses, kind, height, width, *settings)
-        _launch(_module("cpu_maps"), name, arguments, n * c, n * c * height * width)
+        launch(module("cpu_maps"), name, arguments, n * c, n * c * height * width)
         return
     if not channels_last:
         n, c = 1, n * c
     groups = _slab_groups(c, height * width)
     arguments = (*addresses, kind, c, height, width, *settings, int(channels_last), groups)
-    _launch(_module("cpu_lanes"), name, arguments, n * groups, n * c * height * width)
+    launch(module("cpu_lanes"), name, arguments, n * groups, n * c * height * width)
 
 
 def split_maps(
@@ -108,9 +86,7 @@ def split_maps(
     tensors = (x, low, codes, offset, scale)
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
     settings = (rows, cols, bits, *seed_keys(seed))
-    _launch_maps(
-        "split", addresses, _KINDS[x.dtype], (n, c, height, width), settings, channels_last
-    )
+    _launch_maps("split", addresses, KINDS[x.dtype], (n, c, height, width), settings, channels_last)
     return low, codes, offset, scale
 
 
@@ -136,7 +112,7 @@ def merge_maps(
     tensors = (low, codes.contiguous(), offset.contiguous(), scale.contiguous(), out)
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
     settings = (rows, cols, bits)
-    _launch_maps("merge", addresses, _KINDS[dtype], (n, c, height, width), settings, channels_last)
+    _launch_maps("merge", addresses, KINDS[dtype], (n, c, height, width), settings, channels_last)
     return out
 
 
@@ -154,13 +130,13 @@ def pack_mask(x: Tensor, low: float, high: float) -> Tensor:
     x = x.detach().contiguous()
     if not x.dtype.is_floating_point:
         x = x.to(torch.result_type(x, low))
-    if x.dtype not in _KINDS:
+    if x.dtype not in KINDS:
         return bitpack.pack_mask(x, low, high)
     count = x.numel()
     out = torch.empty(-(-count // 8), dtype=torch.uint8)
     bounds = torch.tensor((low, high), dtype=x.dtype).tolist()  # compared in the type of x
-    arguments = (x.data_ptr(), out.data_ptr(), _KINDS[x.dtype], count, *bounds)
-    _launch(_module("cpu_masks"), "pack", arguments, -(-count // bitpack.MASK_BLOCK), count)
+    arguments = (x.data_ptr(), out.data_ptr(), KINDS[x.dtype], count, *bounds)
+    launch(module("cpu_masks"), "pack", arguments, -(-count // bitpack.MASK_BLOCK), count)
     return out
 
 
@@ -176,7 +152,7 @@ def unpack_mask(
     packed = packed.contiguous()
     is_wide = int(dtype.itemsize == 4)
     arguments = (packed.data_ptr(), out.data_ptr(), is_wide, count, *values)
-    _launch(_module("cpu_masks"), "unpack", arguments, -(-count // bitpack.MASK_BLOCK), count)
+    launch(module("cpu_masks"), "unpack", arguments, -(-count // bitpack.MASK_BLOCK), count)
     return out
 
 
@@ -195,7 +171,7 @@ def _launch_windows(
     places = (source.data_ptr(), out.data_ptr(), lanes, shape[-2], shape[-1], size[1], kernel[1])
     arguments = (*places, *stride, *padding, *dilation, kernel[0])
     count = source.numel()
-    _launch(_module("cpu_windows"), name, arguments, count // length if count else 0, count)
+    launch(module("cpu_windows"), name, arguments, count // length if count else 0, count)
     return True
 
 
