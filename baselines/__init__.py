@@ -1,1 +1,8 @@
-"""The rivals of DIVISION: our own implementations of the methods it is compared with."""
+"""The rivals that DIVISION is compared with: each a method of its own, in a file or folder."""
+
+from baselines.autocast import Autocast
+from baselines.checkpoint import Checkpoint
+from baselines.offload import Offload
+from baselines.pooling import Pooling
+
+__all__ = ["Autocast", "Checkpoint", "Offload", "Pooling"]

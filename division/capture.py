@@ -87,8 +87,8 @@ class Capture:
         self._outer = _innermost.get()
         _innermost.set(self)
         self._open = True
-        if torch.is_grad_enabled():
-            self._method.begin()
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self._method.begin()  # a new forward, not one that checkpointing repeats
         self._hook.__enter__()
         return self
 
@@ -242,7 +242,9 @@ def _other_slots(node: Any, rules: dict[str, Rule]) -> Iterator[tuple[str, Any]]
                 yield slot, raw
 
 
-def account(tensor: Tensor, kept_by: str, why: str, stored: int | None = None) -> None:
+def account(
+    tensor: Tensor, kept_by: str, why: str, codec: str = "stock", stored: int | None = None
+) -> None:
     """Note a tensor that a method keeps by its own means, if a ledger is being written.
 
     `stored` is what its copy takes, or None where the tensor itself is kept.
@@ -252,8 +254,8 @@ def account(tensor: Tensor, kept_by: str, why: str, stored: int | None = None) -
         return
     path, module = running._where() or ("", None)
     if not (is_weight(tensor) or running._ledger.owns(tensor)):
-        site = Site(path, module, kept_by, "")
-        running._ledger.add(site.labels(), tensor, kept_by, why, stored)
+        site = Site(path, module, kept_by, "tensor")
+        running._ledger.add(site.labels(), tensor, codec, why, stored)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Dual: DIVISION's dual-precision split of a map into low and high frequencies."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,17 +11,17 @@ from division.bits import packed_size
 from division.codec import Codec, Packed, check_choice, check_range
 from division.codecs.cast import Cast
 from division.codecs.groups import NAMES, pack_groups, unpack_groups
+from division.maps import Maps, maps_of, unview_maps, view_maps
 
 SMALLEST_MAP = 32  # a smaller map would spend more on its metadata than on its codes
 GROUP = 64  # neighbours that share metadata where maps are too small
 
 
 @dataclass(frozen=True)
-class MapLayout:
-    """A tensor seen as maps (N, C, H, W) cut into rows x cols blocks."""
+class Blocks:
+    """Maps cut into rows x cols blocks."""
 
-    shape: tuple[int, int, int, int]
-    channels_last: bool
+    maps: Maps
     rows: int
     cols: int
     window: int  # 0, or the pooling window of the published alignment where it differs
@@ -63,11 +62,11 @@ class Dual(Codec):
         check_choice("keep", self.keep, ("both", "low", "high"))
 
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
-        layout = self._layout(x.shape, x.is_contiguous(), channel)
-        if layout is not None:
-            maps = _view_maps(x, layout, channel)
-            blocks = (layout.rows, layout.cols, layout.window)
-            parts = kernels.split_maps(maps, self.bits, *blocks, seed)
+        blocks = self._blocks(x.shape, x.is_contiguous(), channel)
+        if blocks is not None:
+            maps = view_maps(x, blocks.maps, channel)
+            cut = (blocks.rows, blocks.cols, blocks.window)
+            parts = kernels.split_maps(maps, self.bits, *cut, seed)
             tensors = dict(zip(NAMES, parts, strict=True))
         elif self._groups_pay(x.numel()):
             tensors = pack_groups(x, GROUP, self.bits, low=True, seed=seed)
@@ -78,72 +77,50 @@ class Dual(Codec):
 
     def _unpack(self, packed: Packed) -> Tensor:
         contiguous = packed.memory_format == torch.contiguous_format
-        layout = self._layout(packed.shape, contiguous, packed.channel)
-        if layout is None and not self._groups_pay(packed.shape.numel()):
+        blocks = self._blocks(packed.shape, contiguous, packed.channel)
+        if blocks is None and not self._groups_pay(packed.shape.numel()):
             return Cast()._unpack(packed)
-        packed = self._fill_in(packed, layout)
-        if layout is None:
+        packed = self._fill_in(packed, blocks)
+        if blocks is None:
             return unpack_groups(packed, GROUP, self.bits)
         parts = (packed.tensors[name] for name in NAMES)
-        size = layout.shape[2:]
-        maps = kernels.merge_maps(*parts, self.bits, *size, packed.dtype, layout.channels_last)
-        return _unview_maps(maps, packed)
+        size, channels_last = blocks.maps.shape[2:], blocks.maps.channels_last
+        maps = kernels.merge_maps(*parts, self.bits, *size, packed.dtype, channels_last)
+        return unview_maps(maps, packed)
 
-    def _layout(self, shape: torch.Size, contiguous: bool, channel: int) -> MapLayout | None:
-        """Return how a dense tensor is seen as maps, or None if its maps are too small."""
-        if not 3 <= len(shape) <= 5:
+    def _blocks(self, shape: torch.Size, contiguous: bool, channel: int) -> Blocks | None:
+        """Return how a dense tensor is cut into blocks, or None if its maps are too small."""
+        maps = maps_of(shape, contiguous, channel)
+        if maps is None:
             return None
-        n, c, *space = shape if channel == 1 else (shape[0], shape[-1], *shape[1:-1])
-        channels_last = channel == -1 or not contiguous
-        if len(space) == 3:  # slices: depth joins whichever of sample and channel is its neighbour
-            depth = space.pop(0)
-            n, c = (n * depth, c) if channels_last else (n, c * depth)
-        height, width = (1, *space) if len(space) == 1 else space
+        n, c, height, width = maps.shape
         if height * width < SMALLEST_MAP:
             return None
-        edge = self.block**2 if len(space) == 1 else self.block
-        published = self.align == "reference" and len(space) == 2
+        edge = self.block**2 if maps.flat else self.block
+        published = self.align == "reference" and not maps.flat
         edge = min(edge, height) if published else edge
         rows, cols = max(1, height // edge), max(1, width // edge)
         window = edge if published and (height % edge or width % edge) else 0
-        layout = MapLayout((n, c, height, width), channels_last, rows, cols, window)
         metadata = 2 * rows * cols + 4
         size = n * c * (metadata + packed_size(height * width, self.bits))
-        return layout if size < 2 * math.prod(layout.shape) else None
+        pays = size < 2 * n * c * height * width
+        return Blocks(maps, rows, cols, window) if pays else None
 
     def _groups_pay(self, count: int) -> bool:
         groups = -(-count // GROUP)
         return groups * (packed_size(GROUP, self.bits) + 6) < 2 * count
 
-    def _fill_in(self, packed: Packed, layout: MapLayout | None) -> Packed:
+    def _fill_in(self, packed: Packed, blocks: Blocks | None) -> Packed:
         """Put zeros where an ablation stored nothing."""
         if self.keep == "both":
             return packed
         groups = -(-packed.shape.numel() // GROUP)
-        shape = layout.shape if layout else (1, groups, 1, GROUP)
-        rows, cols = (layout.rows, layout.cols) if layout else (1, 1)
+        shape = blocks.maps.shape if blocks else (1, groups, 1, GROUP)
+        rows, cols = (blocks.rows, blocks.cols) if blocks else (1, 1)
         like = next(iter(packed.tensors.values()))
         fake = like.new_zeros(shape, dtype=packed.dtype)
-        if layout and layout.channels_last:
+        if blocks and blocks.maps.channels_last:
             fake = fake.contiguous(memory_format=torch.channels_last)
         zeros = dict(zip(NAMES, kernels.split_maps(fake, self.bits, rows, cols, 0, 0), strict=True))
         tensors = {**zeros, **packed.tensors}
         return Packed(tensors, packed.shape, packed.dtype, packed.memory_format, packed.channel)
-
-
-def _view_maps(x: Tensor, layout: MapLayout, channel: int) -> Tensor:
-    n, c, height, width = layout.shape
-    if not layout.channels_last:
-        return x.view(layout.shape)
-    channel_fastest = x if channel == -1 else x.movedim(1, -1)
-    return channel_fastest.reshape(n, height, width, c).permute(0, 3, 1, 2)
-
-
-def _unview_maps(maps: Tensor, packed: Packed) -> Tensor:
-    if packed.channel == 1 and packed.memory_format == torch.contiguous_format:
-        return maps.view(packed.shape)
-    flat = maps.permute(0, 2, 3, 1)
-    if packed.channel == -1:
-        return flat.reshape(packed.shape)
-    n, c, *space = packed.shape
-    return flat.reshape(n, *space, c).movedim(-1, 1)
