@@ -1,5 +1,6 @@
 """The ledger: every tensor that autograd saves, what it costs stock, what it costs now, why."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -113,6 +114,20 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1024
     raise AssertionError("unreachable")
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes as people write it: "24GiB", "1.5 GiB", "512 MB".
+
+    >>> parse_size("1.5 KiB")
+    1536
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B\s*", text)
+    if found is None:
+        raise ValueError(f"a size is a number with B, KiB, MiB, GiB, KB, MB or GB; got {text!r}")
+    number, unit, binary = found.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** ("KMGT".index(unit) + 1 if unit else 0))
 
 
 def _table(ledger: Ledger, most: int = 40) -> str:

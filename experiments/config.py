@@ -15,6 +15,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from experiments import batch
+
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 # What may change without the result changing: left out of the hash that identifies a run.
 _NOT_IN_HASH = ("paths", "logger", "progress", "resume", "force")
@@ -32,7 +34,7 @@ class Optim:
     schedule: str = "cosine"  # cosine | onecycle | constant
     warmup: float = 0.0  # share of the schedule
     epochs: int = 6
-    batch: int = 128
+    batch: Any = 128  # a number, or auto:2GiB for the largest batch within that memory
     accumulate: int = 1  # batches an optimizer step
     label_smoothing: float = 0.0
     clip: float = 0.0  # largest gradient norm; 0 does not clip
@@ -105,12 +107,12 @@ def check(config: DictConfig) -> None:
     optim = config.optim
     for key, value, least in (
         ("optim.epochs", optim.epochs, 1),
-        ("optim.batch", optim.batch, 1),
         ("optim.accumulate", optim.accumulate, 1),
         ("hardware.threads", config.hardware.threads, 0),
     ):
         if value < least:
             raise ValueError(f"{key} must be at least {least}; got {value}")
+    batch.check(optim.batch)
     for key, value in (("optim.warmup", optim.warmup), ("optim.ema", optim.ema)):
         if not 0 <= value < 1:
             raise ValueError(f"{key} must be in [0, 1); got {value}")

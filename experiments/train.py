@@ -1,6 +1,7 @@
 """One training run: `python -m experiments.train method=division model=resnet20 dataset=digits`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import hydra
@@ -11,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import division
-from experiments import build, provenance, record
+from experiments import batch, build, provenance, record
 from experiments.config import check, check_overrides, flatten, one_sentence
 from experiments.data import Data
 from experiments.loop import Diverged, Trainer
@@ -36,7 +37,8 @@ def run(config: DictConfig) -> list[record.Row]:
     if config.hardware.threads:
         torch.set_num_threads(config.hardware.threads)
     data = build.dataset(config)
-    trainer = _trainer(config, build.model(config, data), data, settings)
+    model = build.model(config, data)
+    trainer = _trainer(config, model, data, settings, _batch(config, model, data))
     if config.resume == "auto" and not config.force and trainer.resume():
         print(f"resumed after epoch {trainer.epoch}: {_title(config)}")
     status, memory = "ok", {}
@@ -65,7 +67,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _trainer(
-    config: DictConfig, model: nn.Module, data: Data, settings: dict[str, object]
+    config: DictConfig, model: nn.Module, data: Data, settings: dict[str, object], size: int
 ) -> Trainer:
     # In the name: the settings and the code. Other code must not finish what this code began.
     folder = Path(config.paths.checkpoints) / config.name
@@ -73,12 +75,27 @@ def _trainer(
     return Trainer(
         model,
         data,
-        OmegaConf.to_object(config.optim),
+        replace(OmegaConf.to_object(config.optim), batch=size),
         config.seed,
         config.hardware.device,
         config.hardware.channels_last,
         folder / f"{label}-{record.config_hash(settings)}-{provenance.code()}.pt",
     )
+
+
+def _batch(config: DictConfig, model: nn.Module, data: Data) -> int:
+    """Return the batch of a run; one that was asked for by its memory is measured and told."""
+
+    def images(count: int) -> torch.Tensor:
+        x, _ = next(iter(data.train.batches(count, 0, config.seed, train=True)))
+        layout = torch.channels_last if config.hardware.channels_last else torch.contiguous_format
+        return x.to(config.hardware.device).contiguous(memory_format=layout)
+
+    model.train()
+    size = batch.resolve(config.optim.batch, model, config.optim.name, len(data.train), images)
+    if size != config.optim.batch:
+        print(f"optim.batch={config.optim.batch}: {size} images a batch")
+    return size
 
 
 def _failed(status: str, error: BaseException) -> str:
@@ -120,6 +137,8 @@ def _rows(
         "wall_s": round(trainer.seconds, 3),
     }
     rows = [record.Row(metric=m, unit="B", value=v, **common) for m, v in memory.items()]
+    if trainer.optim.batch != config.optim.batch:
+        rows.append(record.Row(metric="batch", unit="images", value=trainer.optim.batch, **common))
     for epoch in trainer.history:
         for metric, unit in EVERY_EPOCH.items():
             value = getattr(epoch, metric)
