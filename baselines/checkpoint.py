@@ -43,6 +43,7 @@ class Checkpoint(Wrapping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.blocks = tuple(self.blocks)  # a config has lists
         if self.boundary_options and not self.boundary:
             raise ValueError(f"boundary_options need a boundary; got {dict(self.boundary_options)}")
         self._boundary: Codec | None = None

@@ -10,6 +10,7 @@ import division
 from experiments import data, grid, models
 from experiments.config import FOLDER, check_overrides, compose_train, flatten
 from experiments.provenance import ROOT
+from experiments.record import config_hash
 
 GROUPS = ("method", "model", "dataset", "optim", "hardware", "logger")
 CHOICES = [
@@ -49,7 +50,7 @@ def test_every_run_of_every_profile_composes(name: str) -> None:
     profile = grid.load(name)
     runs = list(grid.runs(profile, grid.methods(), []))
     assert len(runs) == len(profile.seeds) * len(profile.models) * len(grid.methods())
-    hashes = {tuple(sorted(flatten(compose_train(run)).items())) for run in runs}
+    hashes = {config_hash(flatten(compose_train(run))) for run in runs}
     assert len(hashes) == len(runs)
 
 
