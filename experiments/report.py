@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from experiments import grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, table1
+from experiments.tables import core, render, rivals, table1
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -27,10 +27,22 @@ def write_core(results: Path) -> str:
         raise ValueError(
             "the table of the core needs `make benchmark-kernels benchmark benchmark-sizes` first"
         )
-    paper = [pd.read_csv(results / "paper" / f"{name}.csv") for name in ("memory", "throughput")]
-    frame = core.frame(*parts, *paper)
+    frame = core.frame(*parts, *_published(results))
     notes = core.notes(row for part in parts for row in part)
     return render.write(results / "tables", "core", frame, "The core against its bars", notes)
+
+
+def write_rivals(results: Path) -> str:
+    """Write the table of the rivals from the same measurements as that of the core."""
+    benchmark = core.newest(record.load(results, "benchmark"), **STEP)
+    sizes = core.newest(record.load(results, "sizes"), **SIZES)
+    frame = rivals.frame(benchmark, sizes, *_published(results))
+    notes = rivals.notes(benchmark, sizes)
+    return render.write(results / "tables", "rivals", frame, "The rivals", notes)
+
+
+def _published(results: Path) -> list[pd.DataFrame]:
+    return [pd.read_csv(results / "paper" / f"{name}.csv") for name in ("memory", "throughput")]
 
 
 def write_table1(profile: grid.Profile, results: Path) -> str:
@@ -55,7 +67,7 @@ def write_all(results: Path) -> list[str]:
     def recorded(name: str) -> bool:
         return (results / "runs" / f"{name}.jsonl").exists()
 
-    texts = [write_core(results)] if recorded("kernels") else []
+    texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
     profiles = (grid.load(name) for name in grid.names())
     return texts + [write_table1(each, results) for each in profiles if recorded(each.name)]
 

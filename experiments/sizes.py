@@ -17,10 +17,19 @@ from experiments import models, record
 
 GIB = 2**30
 MODELS = ("resnet50", "wide_resnet50_2")
+PUBLISHED_POOLING: dict[str, object] = {"align": "reference", "masks": False, "share": False}
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "vanilla": ("vanilla", {}),
     "division": ("division", {}),
     "division-published": ("division", {"align": "reference", "share": False}),
+    "actnn": ("actnn", {}),
+    "pooling": ("pooling", {}),
+    "pooling-all": ("pooling", {"scope": "all"}),
+    "pooling-published": ("pooling", PUBLISHED_POOLING),
+    "pooling-published-4": ("pooling", {"block": 4, **PUBLISHED_POOLING}),
+    "pooling-published-1": ("pooling", {"block": 1, **PUBLISHED_POOLING}),
+    "checkpoint": ("checkpoint", {}),
+    "autocast": ("autocast", {}),
 }
 
 

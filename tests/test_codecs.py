@@ -189,7 +189,7 @@ def test_codecs_are_values(codec: Codec) -> None:
         ("division", {"bit": 2}, "codec 'division' has no option 'bit'; its options: bits, block"),
         ("uniform", {"group": 0}, "group must be a whole number"),
         ("cast", {"dtype": "int8"}, "dtype must be one of 'bfloat16', 'float16'; got 'int8'"),
-        ("divsion", {}, "unknown codec 'divsion'; choose one of: cast, division, identity"),
+        ("divsion", {}, "unknown codec 'divsion'; choose one of: actnn, cast, division, identity"),
     ],
 )
 def test_bad_options_say_what_is_allowed(name: str, options: dict, message: str) -> None:

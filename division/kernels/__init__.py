@@ -2,10 +2,17 @@
 
 from division.kernels.dispatch import BACKENDS, active, use
 from division.kernels.ops import (
+    group_ranges,
     merge_maps,
+    merge_samples,
+    pack_bounded,
+    pack_huffman,
     pack_mask,
     pack_window_index,
     split_maps,
+    split_samples,
+    unpack_bounded,
+    unpack_huffman,
     unpack_mask,
     unpack_window_index,
 )
@@ -13,10 +20,17 @@ from division.kernels.ops import (
 __all__ = [
     "BACKENDS",
     "active",
+    "group_ranges",
     "merge_maps",
+    "merge_samples",
+    "pack_bounded",
+    "pack_huffman",
     "pack_mask",
     "pack_window_index",
     "split_maps",
+    "split_samples",
+    "unpack_bounded",
+    "unpack_huffman",
     "unpack_mask",
     "unpack_window_index",
     "use",

@@ -15,7 +15,14 @@ from torch import Tensor
 from division import bits as bitpack
 from division import windows
 from division.frequency import is_channels_last
+from division.kernels.cpu_fixed_host import pack_bounded as pack_bounded
+from division.kernels.cpu_fixed_host import unpack_bounded as unpack_bounded
+from division.kernels.cpu_huffman_host import pack_huffman as pack_huffman
+from division.kernels.cpu_huffman_host import unpack_huffman as unpack_huffman
 from division.kernels.cpu_launch import KINDS, launch, module
+from division.kernels.cpu_samples_host import group_ranges as group_ranges
+from division.kernels.cpu_samples_host import merge_samples as merge_samples
+from division.kernels.cpu_samples_host import split_samples as split_samples
 from division.quantize import seed_keys
 
 _PROCESS = os.getpid()

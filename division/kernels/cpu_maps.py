@@ -68,7 +68,7 @@ def _subtract_offset(x, m, bits, offsets, scales, distance):
 
 
 @inlined
-def _encode(distance, m, size, bits, inverse, keys, codes, ahead, out):
+def encode_codes(distance, m, size, bits, inverse, keys, codes, ahead, out):
     """Store the packed codes of map m; meanwhile the map to come is fetched.
 
     That map is where `ahead` says: an array, an index, and 1 if it takes half the bytes.
@@ -80,7 +80,7 @@ def _encode(distance, m, size, bits, inverse, keys, codes, ahead, out):
     if bits != 2:
         encode_map(distance, quarter, inverse, first, key0, key1, bits, top, codes, x, at, thin)
         codes[size:] = u8(0)
-        _pack_codes(codes, size, bits, out)
+        pack_codes(codes, size, bits, out)
         return
     top = code_limit(2)  # a constant to the compiler
     if quarter >= LANES:
@@ -91,7 +91,7 @@ def _encode(distance, m, size, bits, inverse, keys, codes, ahead, out):
 
 
 @inlined
-def _pack_codes(codes, size, bits, out):
+def pack_codes(codes, size, bits, out):
     """Pack the codes of a map plane by plane."""
     start, first = 0, 0
     for width in (8, 4, 2, 1):
@@ -143,7 +143,7 @@ def split_chunk(
                 source, start, m, width, bits, places, low, work, offsets, scales, distance
             )
         out = all_codes[m * packed : (m + 1) * packed]
-        _encode(distance, m, size, bits, inverse, keys, codes, ahead, out)
+        encode_codes(distance, m, size, bits, inverse, keys, codes, ahead, out)
 
 
 @kernel(parallel=True)
@@ -161,7 +161,7 @@ def split(
 
 
 @inlined
-def _unpack_codes(packed, size, bits, codes):
+def unpack_codes(packed, size, bits, codes):
     """Unpack the codes of a map, a byte each."""
     start, first = 0, 0
     for width in (8, 4, 2, 1):
@@ -213,7 +213,7 @@ def merge_chunk(
     starts = (block_starts(height, max(rows, 1)), block_starts(width, max(cols, 1)))
 
     for m in range(begin, end):
-        _unpack_codes(all_codes[m * packed : (m + 1) * packed], size, bits, codes)
+        unpack_codes(all_codes[m * packed : (m + 1) * packed], size, bits, codes)
         offset, scale = from_bf16(offsets[m]), from_bf16(scales[m])
         if kind == BFLOAT:
             _decode(

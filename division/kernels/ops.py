@@ -12,7 +12,7 @@ from torch import Tensor
 
 from division import bits as bitpack
 from division.frequency import is_channels_last
-from division.kernels import reference
+from division.kernels import ops_fixed, ops_samples, reference
 from division.kernels.dispatch import backend_for
 
 _GEOMETRY = "int[] size, int[] kernel, int[] stride, int[] padding, int[] dilation"
@@ -26,6 +26,8 @@ _SCHEMAS = {
     " -> Tensor",
     "pack_window_index": f"(Tensor index, {_GEOMETRY}) -> Tensor",
     "unpack_window_index": f"(Tensor packed, {_GEOMETRY}) -> Tensor",
+    **ops_fixed.SCHEMAS,
+    **ops_samples.SCHEMAS,
 }
 
 
@@ -105,6 +107,8 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "unpack_mask": _fake_unpack_mask,
     "pack_window_index": _fake_pack_window_index,
     "unpack_window_index": _fake_unpack_window_index,
+    **ops_fixed.FAKES,
+    **ops_samples.FAKES,
 }
 
 
@@ -127,3 +131,10 @@ pack_mask = torch.ops.division.pack_mask.default
 unpack_mask = torch.ops.division.unpack_mask.default
 pack_window_index = torch.ops.division.pack_window_index.default
 unpack_window_index = torch.ops.division.unpack_window_index.default
+group_ranges = torch.ops.division.group_ranges.default
+split_samples = torch.ops.division.split_samples.default
+merge_samples = torch.ops.division.merge_samples.default
+pack_bounded = torch.ops.division.pack_bounded.default
+unpack_bounded = torch.ops.division.unpack_bounded.default
+pack_huffman = torch.ops.division.pack_huffman.default
+unpack_huffman = torch.ops.division.unpack_huffman.default
