@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,39 +25,20 @@ from torch._guards import TracingContext
 from torch.autograd.graph import node_creation_hook
 
 from division import kernels
-from division.codec import FLOAT_TYPES, Codec, Packed
+from division.attention import FUSED_ATTENTION, INPUTS, OUTPUTS, Attention
+from division.codec import FLOAT_TYPES, Codec
+from division.codecs.tokens import Tokens
+from division.forms import Form, grid_of
 from division.ledger import Ledger
 from division.method import Method, resolve
+from division.obstacles import obstacle, off_limits
 from division.recognize import Fingerprint, fingerprint, is_weight
 from division.site import Site
 from division.slots import SLOTS, Keep, Rule, Through
+from division.stored import Slot, Stored
 
 _innermost: ContextVar["Capture | None"] = ContextVar("division_capture", default=None)
 COMPILED = "a region compiled by torch.compile, left as it is"
-SMALL = 4096  # bytes below which packing costs more than it frees
-
-
-class Stored:
-    """A packed copy of one saved tensor, with the strides that backward must see."""
-
-    __slots__ = ("__weakref__", "codec", "nbytes", "packed", "site", "stride")
-
-    def __init__(self, codec: Codec, packed: Packed, stride: tuple[int, ...], site: str) -> None:
-        self.codec = codec
-        self.packed = packed
-        self.nbytes = packed.nbytes
-        self.site = site
-        self.stride = stride
-
-    def unpack(self) -> Tensor:
-        """Return the tensor that backward sees, in the layout of the original."""
-        tensor = self.codec.decompress(self.packed)
-        if tensor.stride() == self.stride:
-            return tensor
-        exact = torch.empty_strided(
-            tensor.shape, self.stride, dtype=tensor.dtype, device=tensor.device
-        )
-        return exact.copy_(tensor)
 
 
 class Capture:
@@ -82,6 +64,7 @@ class Capture:
         self._hook = node_creation_hook(self._on_node)
         self._outer: Capture | None = None
         self._open = False
+        self._grids: dict[int, tuple[int, int]] = {}  # of the maps that convolutions made, by area
 
     def __enter__(self) -> "Capture":
         self._outer = _innermost.get()
@@ -105,16 +88,22 @@ class Capture:
     def _on_node(self, node: Any) -> None:
         name = node.name()
         rules = SLOTS.get(name, {})
-        if not rules and self._ledger is None:
+        if not (rules or name in FUSED_ATTENTION or self._ledger is not None):
             return
         # What torch.compile builds while it looks at the code is no real graph.
         if TracingContext.try_get() is not None or not self._is_innermost():
             return
         path, module = self._where() or ("", None)
-        off_limits = _off_limits()
-        if off_limits:
+        why = off_limits()
+        if why:
             if self._ledger is not None and _has_slots(node):
-                self._ledger.note(Site(path, module, name, "").labels(), off_limits)
+                self._ledger.note(Site(path, module, name, "").labels(), why)
+            return
+        if name == "ConvolutionBackward0":
+            *_, height, width = node._input_metadata[0].shape
+            self._grids[height * width] = (height, width)
+        elif name in FUSED_ATTENTION:
+            self._on_attention(node, partial(Site, path, module, name))
             return
         for slot, rule in rules.items():
             raw = getattr(node, f"_raw_saved_{slot}")
@@ -135,9 +124,9 @@ class Capture:
         tensor = raw.data
         if not isinstance(tensor, Tensor) or tensor.dim() == 0:
             return
-        obstacle = _obstacle(tensor)
-        if obstacle:
-            self._leave(site, tensor, obstacle)
+        why = obstacle(tensor)
+        if why:
+            self._leave(site, tensor, why)
             return
         if is_weight(tensor):
             return
@@ -145,54 +134,81 @@ class Capture:
         if isinstance(decision, Keep):
             self._leave(site, tensor, decision.why)
         elif isinstance(decision, Through):
-            self._through(node, raw, tensor, decision.channel, site)
+            slot = self._through(node, tensor, decision.form, site)
+            if slot is not None:
+                raw.register_hooks(lambda _: slot, Slot.unpack)
         elif not decision.takes(tensor.dtype):
             self._leave(site, tensor, f"{tensor.dtype} is not compressed")
         elif self._method.masks:
-            self._pack(raw, tensor, decision, 1, site, (decision, 1))
+            surrogate, _ = self._store(tensor, decision, Form(), site, decision)
+            raw.register_hooks(lambda _: surrogate, Slot.unpack)
         else:
             self._leave(site, tensor, f"{self._method.name} stores no masks (masks=False)")
 
-    def _through(self, node: Any, raw: Any, tensor: Tensor, channel: int, site: Site) -> None:
+    def _through(self, node: Any, tensor: Tensor, form: Form, site: Site) -> Slot | None:
+        """Pack a tensor with the method's codec, or leave it and say why."""
         if tensor.dtype not in FLOAT_TYPES:
             self._leave(site, tensor, f"{tensor.dtype} is not compressed")
-            return
+            return None
         codec = self._method.codec(site)
         if codec is None:
             self._leave(site, tensor, f"{self._method.name} leaves it")
-        else:
-            # Whatever its codec, a copy that is there serves all who go through the method's.
-            stored, shared = self._pack(raw, tensor, codec, channel, site, (None, channel))
-            self._method.stored(site, node, tensor.detach(), stored.packed, shared)
+            return None
+        # Whatever its codec, a copy that is there serves all who go through the method's.
+        slot, shared = self._store(tensor, codec, form, site, None)
+        self._method.stored(site, node, tensor.detach(), slot.stored.packed, shared)
+        return slot
 
-    def _pack(
-        self,
-        raw: Any,
-        tensor: Tensor,
-        codec: Codec,
-        channel: int,
-        site: Site,
-        form: tuple[Any, int],
-    ) -> tuple[Stored, bool]:
-        """Swap a saved tensor for a packed copy: one that is there in the same form, or a new one.
-
-        Returns the copy, and whether it was there.
-        """
+    def _store(
+        self, tensor: Tensor, codec: Codec, form: Form, site: Site, kind: Codec | None
+    ) -> tuple[Slot, bool]:
+        """Return a copy of the same kind if there is one, else a new one; and whether there was."""
         mark = fingerprint(tensor)
-        key = (mark.key, *form)
+        key = (mark.key, kind)
         found = self._shared.get(key) if self._method.share else None
         stored = found[0]() if found and found[1].same(mark) else None
         shared = stored is not None
         if stored is None:
-            packed = codec.compress(tensor.detach(), self._method.next_seed(), channel)
-            stored = Stored(codec, packed, tensor.stride(), site.path or site.node)
+            seen = form.see(tensor.detach())
+            laid_out = self._on_grid(codec, seen, form)
+            packed = laid_out.compress(seen, self._method.next_seed(), form.channel)
+            stored = Stored(laid_out, packed, form, tensor.shape, site.path or site.node)
             self._shared[key] = (weakref.ref(stored), mark)
-        raw.register_hooks(lambda _: stored, Stored.unpack)
         if self._ledger is not None:
             self._ledger.kernels = kernels.active(tensor.device)
             size, why = (0, f"shared with {stored.site}") if shared else (stored.nbytes, "")
-            self._ledger.add(site.labels(), tensor, stored.codec.name, why, size)
-        return stored, shared
+            self._ledger.add(site.labels(), tensor, codec.name, why, size)
+        return Slot(stored, tensor), shared
+
+    def _on_grid(self, codec: Codec, seen: Tensor, form: Form) -> Codec:
+        """Return the codec, or one that lays tokens on their grid first."""
+        if not codec.uses_maps or seen.dim() != 3 or form.channel != -1:
+            return codec
+        found = grid_of(seen.shape[1], self._grids)
+        return Tokens(codec, found[0], *found[1]) if found else codec
+
+    def _on_attention(self, node: Any, where: Callable[[str], Site]) -> None:
+        """Store the inputs of fused attention and have the rest rebuilt from them."""
+        raws = {slot: getattr(node, f"_raw_saved_{slot}") for slot in (*INPUTS, *OUTPUTS)}
+        again = FUSED_ATTENTION[node.name()](node)
+        query = raws["query"].data
+        why = again if isinstance(again, str) else obstacle(query)
+        if not why and (query.dtype not in FLOAT_TYPES or not self._method.codec(where("query"))):
+            why = f"{self._method.name} leaves it"
+        if why or isinstance(again, str):
+            for slot, raw in raws.items():
+                self._leave(where(slot), raw.data, why)
+            return
+        form = Form(-1, heads=True)
+        kept = {s: self._through(node, raws[s].data, form, where(s)) for s in INPUTS}
+        inputs = {slot: each for slot, each in kept.items() if each is not None}
+        if self._ledger is not None:
+            for slot in OUTPUTS:
+                why = "rebuilt from the stored q, k and v"
+                self._ledger.add(where(slot).labels(), raws[slot].data, "rebuilt", why, 0)
+        call = Attention(inputs, again)
+        for slot, raw in raws.items():
+            raw.register_hooks(partial(call.ticket, slot), Attention.redeem)
 
     def _leave(self, site: Site, tensor: object, why: str) -> None:
         ledger = self._ledger
@@ -200,30 +216,6 @@ class Capture:
             return
         if not (is_weight(tensor) or ledger.owns(tensor)):
             ledger.add(site.labels(), tensor, "stock", why, None)
-
-
-def _off_limits() -> str:
-    """Say why saved tensors must not be touched right now, or nothing."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-        return "other saved-tensor hooks are active here (activation checkpointing or the like)"
-    if torch._C._current_graph_task_id() != -1:
-        return "built while a backward pass runs (re-entrant checkpointing or double backward)"
-    return ""
-
-
-def _obstacle(tensor: Tensor) -> str:
-    """Say why a tensor cannot be packed whatever its slot, or nothing."""
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        return f"layout {tensor.layout} is not compressed"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "inside a torch.func transform"
-    if tensor.numel() * tensor.element_size() < SMALL:
-        return f"small (under {SMALL} bytes)"
-    if any(
-        step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    ):
-        return "an expanded view, small in memory"
-    return ""
 
 
 def _has_slots(node: Any) -> bool:

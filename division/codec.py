@@ -56,6 +56,7 @@ class Codec(ABC):
     dtypes: ClassVar[tuple[torch.dtype, ...]] = FLOAT_TYPES
     keeps_precision: ClassVar[bool] = False
     sized_by_data: ClassVar[bool] = False
+    uses_maps: ClassVar[bool] = False  # neighbours in space matter: tokens are laid on their grid
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Tell whether tensors of a type can be compressed."""

@@ -54,6 +54,7 @@ class Dual(Codec):
     align: str = "area"
     keep: str = "both"
     name: ClassVar[str] = "division"
+    uses_maps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("bits", self.bits, 1, 8)

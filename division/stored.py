@@ -1,0 +1,50 @@
+"""What takes the place of a saved tensor: a packed copy, and how backward must see it."""
+
+import torch
+from torch import Tensor
+
+from division.codec import Codec, Packed
+from division.forms import Form
+
+
+class Stored:
+    """A packed copy of one saved tensor."""
+
+    __slots__ = ("__weakref__", "codec", "form", "nbytes", "packed", "shape", "site")
+
+    def __init__(
+        self, codec: Codec, packed: Packed, form: Form, shape: torch.Size, site: str
+    ) -> None:
+        self.codec = codec
+        self.form = form
+        self.packed = packed
+        self.nbytes = packed.nbytes
+        self.shape = shape
+        self.site = site
+
+    def tensor(self) -> Tensor:
+        """Return the decompressed tensor in the shape of the original."""
+        return self.form.unsee(self.codec.decompress(self.packed), self.shape)
+
+
+class Slot:
+    """What a node's slot holds instead of a tensor: a packed copy, and how backward must see it."""
+
+    __slots__ = ("shape", "stored", "stride")
+
+    def __init__(self, stored: Stored, tensor: Tensor) -> None:
+        self.stored = stored
+        self.shape = tensor.shape
+        self.stride = tensor.stride()
+
+    def unpack(self) -> Tensor:
+        """Return the tensor in the shape and the layout of the original."""
+        tensor = self.stored.tensor()
+        if tensor.shape != self.shape:
+            tensor = tensor.reshape(self.shape)  # one copy of a contiguous tensor serves all shapes
+        if tensor.stride() == self.stride:
+            return tensor
+        exact = torch.empty_strided(
+            tensor.shape, self.stride, dtype=tensor.dtype, device=tensor.device
+        )
+        return exact.copy_(tensor)
