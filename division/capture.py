@@ -67,11 +67,11 @@ class Capture:
         self._grids: dict[int, tuple[int, int]] = {}  # of the maps that convolutions made, by area
 
     def __enter__(self) -> "Capture":
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self._method.begin()  # a new forward, not one that checkpointing repeats
         self._outer = _innermost.get()
         _innermost.set(self)
         self._open = True
-        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self._method.begin()  # a new forward, not one that checkpointing repeats
         self._hook.__enter__()
         return self
 

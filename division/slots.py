@@ -71,6 +71,11 @@ def convolution_input(node: Any, tensor: Tensor, site: Site) -> Decision:
     return Through() if node.next_functions[1][0] is not None else ShapeOnly(tensor.device)
 
 
+def computed_weight(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """Weights never get here; what does was made of weights (standardised, say) or takes part."""
+    return Keep("stands where the weight does: computed by the model, kept exact")
+
+
 def positive(node: Any, tensor: Tensor, site: Site) -> Decision:
     """The backward asks only whether an element is above zero."""
     return Mask(check=False)
@@ -162,9 +167,9 @@ _RESULT: dict[str, Rule] = {"result": through}
 
 SLOTS: dict[str, dict[str, Rule]] = {
     # layers with weights
-    "ConvolutionBackward0": {"input": convolution_input},
-    "AddmmBackward0": {"mat1": rows},
-    "MmBackward0": {"self": rows},
+    "ConvolutionBackward0": {"input": convolution_input, "weight": computed_weight},
+    "AddmmBackward0": {"mat1": rows, "mat2": computed_weight},
+    "MmBackward0": {"self": rows, "mat2": computed_weight},
     "BmmBackward0": {"self": matrices, "mat2": matrices},
     "BaddbmmBackward0": {"batch1": matrices, "batch2": matrices},
     # normalisation; statistics stay exact

@@ -27,21 +27,34 @@ class Tokens(Codec):
         """Take what the codec of the grid takes."""
         return self.codec.takes(dtype)
 
+    def takes_as_it_lies(self, x: Tensor, channel: int) -> bool:
+        """Take what the codec of the grid takes."""
+        return self.codec.takes_as_it_lies(self._grid(x), -1)
+
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
-        grid = self._grid(x[:, self.extra :]).contiguous()
-        tensors = self.codec._pack(grid, seed, -1)
+        tensors = self.codec._pack(self._grid(x), seed, -1)
         if self.extra:
-            tensors["extra"] = Cast()._pack(x[:, : self.extra], seed, -1)["data"].contiguous()
+            tensors["extra"] = Cast()._pack(x[:, : self.extra].contiguous(), seed, -1)["data"]
         return tensors
 
     def _unpack(self, packed: Packed) -> Tensor:
+        like = next(iter(packed.tensors.values()))
+        out = like.new_empty(packed.shape, dtype=packed.dtype)
+        self.decompress_into(packed, out)
+        return out
+
+    def decompress_into(self, packed: Packed, out: Tensor) -> None:
+        """Write both parts where they belong."""
         n, _, channels = packed.shape
         shape = torch.Size((n, self.height, self.width, channels))
-        inner = Packed(packed.tensors, shape, packed.dtype, torch.contiguous_format, -1)
-        grid = self.codec.decompress(inner).reshape(n, -1, channels)
-        if not self.extra:
-            return grid
-        return torch.cat([packed.tensors["extra"].to(packed.dtype), grid], 1)
+        grid = Packed(packed.tensors, shape, packed.dtype, torch.contiguous_format, -1)
+        self.codec.decompress_into(grid, self._grid(out))
+        if self.extra:
+            out[:, : self.extra] = packed.tensors["extra"]
 
     def _grid(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], self.height, self.width, x.shape[2])
+        n, _, channels = x.shape
+        sample, token, _ = x.stride()
+        patches = x[:, self.extra :]
+        steps = (sample, self.width * token, token, x.stride(2))
+        return patches.as_strided((n, self.height, self.width, channels), steps)

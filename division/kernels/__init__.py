@@ -3,6 +3,7 @@
 from division.kernels.dispatch import BACKENDS, active, use
 from division.kernels.ops import (
     merge_maps,
+    merge_maps_into,
     pack_mask,
     pack_window_index,
     split_maps,
@@ -14,6 +15,7 @@ __all__ = [
     "BACKENDS",
     "active",
     "merge_maps",
+    "merge_maps_into",
     "pack_mask",
     "pack_window_index",
     "split_maps",
