@@ -25,16 +25,16 @@ from torch._guards import TracingContext
 from torch.autograd.graph import node_creation_hook
 
 from division import kernels
-from division.attention import FUSED_ATTENTION, INPUTS, OUTPUTS, Attention
+from division.attention import AS_A_WHOLE
 from division.codec import FLOAT_TYPES, Codec
-from division.codecs.tokens import Tokens
-from division.forms import Form, grid_of
+from division.forms import Form
 from division.ledger import Ledger
 from division.method import Method, resolve
 from division.obstacles import obstacle, off_limits
-from division.recognize import Fingerprint, fingerprint, is_weight
+from division.recognize import is_weight
 from division.site import Site
 from division.slots import SLOTS, Keep, Rule, Through
+from division.store import Store
 from division.stored import Slot, Stored
 
 _innermost: ContextVar["Capture | None"] = ContextVar("division_capture", default=None)
@@ -57,18 +57,19 @@ class Capture:
         ledger: Ledger | None = None,
         where: Callable[[], tuple[str, nn.Module | None] | None] = lambda: ("", None),
     ) -> None:
-        self._method = method
-        self._ledger = ledger
+        self.method = method
+        self.ledger = ledger
         self._where = where
-        self._shared: dict[tuple[Any, ...], tuple[weakref.ref[Stored], Fingerprint]] = {}
+        self.store = Store(method)
+        # The stored factors of matrix products, by their nodes: softmax may need them again.
+        self.products: dict[int, list[weakref.ref[Slot]]] = {}
         self._hook = node_creation_hook(self._on_node)
         self._outer: Capture | None = None
         self._open = False
-        self._grids: dict[int, tuple[int, int]] = {}  # of the maps that convolutions made, by area
 
     def __enter__(self) -> "Capture":
         if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self._method.begin()  # a new forward, not one that checkpointing repeats
+            self.method.begin()  # a new forward, not one that checkpointing repeats
         self._outer = _innermost.get()
         _innermost.set(self)
         self._open = True
@@ -83,12 +84,13 @@ class Capture:
     def abandon(self) -> None:
         """Go inert without leaving torch's stack of hooks, which only its top may leave."""
         self._open = False
-        self._shared.clear()
+        self.store.clear()
+        self.products.clear()
 
     def _on_node(self, node: Any) -> None:
         name = node.name()
         rules = SLOTS.get(name, {})
-        if not (rules or name in FUSED_ATTENTION or self._ledger is not None):
+        if not (rules or name in AS_A_WHOLE or self.ledger is not None):
             return
         # What torch.compile builds while it looks at the code is no real graph.
         if TracingContext.try_get() is not None or not self._is_innermost():
@@ -96,22 +98,21 @@ class Capture:
         path, module = self._where() or ("", None)
         why = off_limits()
         if why:
-            if self._ledger is not None and _has_slots(node):
-                self._ledger.note(Site(path, module, name, "").labels(), why)
+            if self.ledger is not None and _has_slots(node):
+                self.ledger.note(Site(path, module, name, "").labels(), why)
             return
         if name == "ConvolutionBackward0":
-            *_, height, width = node._input_metadata[0].shape
-            self._grids[height * width] = (height, width)
-        elif name in FUSED_ATTENTION:
-            self._on_attention(node, partial(Site, path, module, name))
+            self.store.note_map(tuple(node._input_metadata[0].shape))
+        special = AS_A_WHOLE.get(name)
+        if special is not None and special(self, node, partial(Site, path, module, name)):
             return
         for slot, rule in rules.items():
             raw = getattr(node, f"_raw_saved_{slot}")
             self._on_slot(node, raw, rule, Site(path, module, name, slot))
-        if self._ledger is not None:
+        if self.ledger is not None:
             why = COMPILED if name.startswith("CompiledFunction") else "no rule for this slot"
             for slot, raw in _other_slots(node, rules):
-                self._leave(Site(path, module, name, slot), raw.data, why)
+                self.leave(Site(path, module, name, slot), raw.data, why)
 
     def _is_innermost(self) -> bool:
         """Of captures inside each other only the innermost acts, abandoned ones left aside."""
@@ -126,92 +127,57 @@ class Capture:
             return
         why = obstacle(tensor)
         if why:
-            self._leave(site, tensor, why)
+            self.leave(site, tensor, why)
             return
         if is_weight(tensor):
             return
         decision = rule(node, tensor, site)
         if isinstance(decision, Keep):
-            self._leave(site, tensor, decision.why)
+            self.leave(site, tensor, decision.why)
         elif isinstance(decision, Through):
-            slot = self._through(node, tensor, decision.form, site)
+            slot = self.through(node, tensor, decision.form, site)
             if slot is not None:
                 raw.register_hooks(lambda _: slot, Slot.unpack)
+                if site.node == "BmmBackward0":
+                    self.products.setdefault(node._sequence_nr(), []).append(weakref.ref(slot))
         elif not decision.takes(tensor.dtype):
-            self._leave(site, tensor, f"{tensor.dtype} is not compressed")
-        elif self._method.masks:
-            surrogate, _ = self._store(tensor, decision, Form(), site, decision)
+            self.leave(site, tensor, f"{tensor.dtype} is not compressed")
+        elif self.method.masks:
+            surrogate, _ = self._keep(tensor, decision, Form(), site, exact=True)
             raw.register_hooks(lambda _: surrogate, Slot.unpack)
         else:
-            self._leave(site, tensor, f"{self._method.name} stores no masks (masks=False)")
+            self.leave(site, tensor, f"{self.method.name} stores no masks (masks=False)")
 
-    def _through(self, node: Any, tensor: Tensor, form: Form, site: Site) -> Slot | None:
+    def through(self, node: Any, tensor: Tensor, form: Form, site: Site) -> Slot | None:
         """Pack a tensor with the method's codec, or leave it and say why."""
         if tensor.dtype not in FLOAT_TYPES:
-            self._leave(site, tensor, f"{tensor.dtype} is not compressed")
+            self.leave(site, tensor, f"{tensor.dtype} is not compressed")
             return None
-        codec = self._method.codec(site)
+        codec = self.method.codec(site)
         if codec is None:
-            self._leave(site, tensor, f"{self._method.name} leaves it")
+            self.leave(site, tensor, f"{self.method.name} leaves it")
             return None
-        # Whatever its codec, a copy that is there serves all who go through the method's.
-        slot, shared = self._store(tensor, codec, form, site, None)
-        self._method.stored(site, node, tensor.detach(), slot.stored.packed, shared)
+        slot, shared = self._keep(tensor, codec, form, site, exact=False)
+        if isinstance(slot.stored, Stored):
+            self.method.stored(site, node, tensor.detach(), slot.stored.packed, shared)
         return slot
 
-    def _store(
-        self, tensor: Tensor, codec: Codec, form: Form, site: Site, kind: Codec | None
+    def _keep(
+        self, tensor: Tensor, codec: Codec, form: Form, site: Site, exact: bool
     ) -> tuple[Slot, bool]:
-        """Return a copy of the same kind if there is one, else a new one; and whether there was."""
-        mark = fingerprint(tensor)
-        key = (mark.key, kind)
-        found = self._shared.get(key) if self._method.share else None
-        stored = found[0]() if found and found[1].same(mark) else None
-        shared = stored is not None
-        if stored is None:
-            seen = form.see(tensor.detach())
-            laid_out = self._on_grid(codec, seen, form)
-            packed = laid_out.compress(seen, self._method.next_seed(), form.channel)
-            stored = Stored(laid_out, packed, form, tensor.shape, site.path or site.node)
-            self._shared[key] = (weakref.ref(stored), mark)
-        if self._ledger is not None:
-            self._ledger.kernels = kernels.active(tensor.device)
-            size, why = (0, f"shared with {stored.site}") if shared else (stored.nbytes, "")
-            self._ledger.add(site.labels(), tensor, codec.name, why, size)
-        return Slot(stored, tensor), shared
+        """Have a copy kept, and note what it costs."""
+        slot, shared = self.store.keep(tensor, codec, form, site.path or site.node, exact)
+        if self.ledger is not None:
+            self.ledger.kernels = kernels.active(tensor.device)
+            size, why = 0, f"shared with {slot.stored.site}"
+            if not shared and isinstance(slot.stored, Stored):
+                size, why = slot.stored.nbytes, ""
+            self.ledger.add(site.labels(), tensor, codec.name, why, size)
+        return slot, shared
 
-    def _on_grid(self, codec: Codec, seen: Tensor, form: Form) -> Codec:
-        """Return the codec, or one that lays tokens on their grid first."""
-        if not codec.uses_maps or seen.dim() != 3 or form.channel != -1:
-            return codec
-        found = grid_of(seen.shape[1], self._grids)
-        return Tokens(codec, found[0], *found[1]) if found else codec
-
-    def _on_attention(self, node: Any, where: Callable[[str], Site]) -> None:
-        """Store the inputs of fused attention and have the rest rebuilt from them."""
-        raws = {slot: getattr(node, f"_raw_saved_{slot}") for slot in (*INPUTS, *OUTPUTS)}
-        again = FUSED_ATTENTION[node.name()](node)
-        query = raws["query"].data
-        why = again if isinstance(again, str) else obstacle(query)
-        if not why and (query.dtype not in FLOAT_TYPES or not self._method.codec(where("query"))):
-            why = f"{self._method.name} leaves it"
-        if why or isinstance(again, str):
-            for slot, raw in raws.items():
-                self._leave(where(slot), raw.data, why)
-            return
-        form = Form(-1, heads=True)
-        kept = {s: self._through(node, raws[s].data, form, where(s)) for s in INPUTS}
-        inputs = {slot: each for slot, each in kept.items() if each is not None}
-        if self._ledger is not None:
-            for slot in OUTPUTS:
-                why = "rebuilt from the stored q, k and v"
-                self._ledger.add(where(slot).labels(), raws[slot].data, "rebuilt", why, 0)
-        call = Attention(inputs, again)
-        for slot, raw in raws.items():
-            raw.register_hooks(partial(call.ticket, slot), Attention.redeem)
-
-    def _leave(self, site: Site, tensor: object, why: str) -> None:
-        ledger = self._ledger
+    def leave(self, site: Site, tensor: object, why: str) -> None:
+        """Note a tensor that stays as it is, unless it is a weight."""
+        ledger = self.ledger
         if ledger is None or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
             return
         if not (is_weight(tensor) or ledger.owns(tensor)):
@@ -242,12 +208,12 @@ def account(
     `stored` is what its copy takes, or None where the tensor itself is kept.
     """
     running = _innermost.get()
-    if running is None or running._ledger is None:
+    if running is None or running.ledger is None:
         return
     path, module = running._where() or ("", None)
-    if not (is_weight(tensor) or running._ledger.owns(tensor)):
+    if not (is_weight(tensor) or running.ledger.owns(tensor)):
         site = Site(path, module, kept_by, "tensor")
-        running._ledger.add(site.labels(), tensor, codec, why, stored)
+        running.ledger.add(site.labels(), tensor, codec, why, stored)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ _PASSING = {
 }
 
 
-_VIEWS = {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"}
+VIEWS = {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"}
 _CHANNEL_FIRST = ("Convolution", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm")
 _CHANNEL_LAST = ("Addmm", "Mm", "NativeLayerNorm", "FusedRmsNorm", "Embedding")
 _LOOK_BACK = 12  # nodes; further back nothing is told
@@ -84,7 +84,7 @@ def _checksum(tensor: Tensor) -> Tensor | None:
 def shape_before_view(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape that a tensor had before it was viewed as what it is, or nothing."""
     node = tensor.grad_fn
-    if node is None or node.name() not in _VIEWS:
+    if node is None or node.name() not in VIEWS:
         return ()
     shape = tuple(node._saved_self_sym_sizes)  # type: ignore[attr-defined]
     return shape if math.prod(shape) == tensor.numel() else ()

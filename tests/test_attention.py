@@ -33,11 +33,16 @@ def unfused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.transpose(-2, -1) * D**-0.5, -1) @ v
 
 
+def biased(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    bias = torch.linspace(0, 1, T)
+    return torch.softmax(q @ k.transpose(-2, -1) + bias, -1) @ v
+
+
 def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, dropout_p=0.2)
 
 
-FORMS = [fused, causal, masked, unfused, dropped]
+FORMS = [fused, causal, masked, unfused, biased, dropped]
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -93,13 +98,22 @@ def test_all_five_agree_with_the_stored_inputs() -> None:
 
 
 def test_what_softmax_and_the_product_save_is_stored_once() -> None:
-    _, ledger = gradients(unfused, "division")
+    _, ledger = gradients(biased, "division")
     softmax = next(row for row in ledger.rows if row.node == "SoftmaxBackward0")
     product = [row for row in ledger.rows if row.node == "BmmBackward0" and row.slot == "self"]
-    assert softmax.compressed
+    assert softmax.codec == "division"
     assert softmax.bytes_after > 0
     assert [row.bytes_after for row in product if "shared" in row.why] == [0]
     assert all(row.compressed for row in product)
+
+
+def test_weights_of_written_out_attention_are_rebuilt_from_q_and_k() -> None:
+    _, ledger = gradients(unfused, "division")
+    weights = [row for row in ledger.rows if row.shape[-2:] == (T, T)]
+    assert [row.node for row in weights] == ["SoftmaxBackward0", "BmmBackward0"]
+    assert [row.bytes_after for row in weights] == [0, 0]
+    assert weights[0].codec == "rebuilt"
+    assert weights[0].bytes_before == N * HEADS * T * T * 4
 
 
 def test_a_graph_can_be_used_twice() -> None:
