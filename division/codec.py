@@ -56,6 +56,7 @@ class Codec(ABC):
     dtypes: ClassVar[tuple[torch.dtype, ...]] = FLOAT_TYPES
     keeps_precision: ClassVar[bool] = False
     sized_by_data: ClassVar[bool] = False
+    uses_maps: ClassVar[bool] = False  # neighbours in space matter: tokens are laid on their grid
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Tell whether tensors of a type can be compressed."""
@@ -69,13 +70,23 @@ class Codec(ABC):
         if channel not in (1, -1):
             raise ValueError(f"channel is 1 or -1 (the last dimension); got {channel}")
         memory_format = memory_format_of(x) if channel == 1 else torch.contiguous_format
-        dense = x.detach().contiguous(memory_format=memory_format)
-        tensors = self._pack(dense, seed, channel)
+        source = x.detach()
+        if not self.takes_as_it_lies(x, channel):
+            source = source.contiguous(memory_format=memory_format)
+        tensors = self._pack(source, seed, channel)
         return Packed(tensors, x.shape, x.dtype, memory_format, channel)
 
     def decompress(self, packed: Packed) -> Tensor:
         """Return the tensor that `compress` was given, up to what the codec loses."""
         return self._unpack(packed)
+
+    def decompress_into(self, packed: Packed, out: Tensor) -> None:
+        """Write what `decompress` returns where it belongs."""
+        out.copy_(self.decompress(packed))
+
+    def takes_as_it_lies(self, x: Tensor, channel: int) -> bool:
+        """Tell whether `_pack` can read a tensor that is not dense, and spare a copy of it."""
+        return False
 
     @abstractmethod
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:

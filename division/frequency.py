@@ -24,8 +24,20 @@ from division import quantize
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Tell whether dense maps (N, C, H, W) have the channel as their fastest dimension."""
-    return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    """Tell whether maps (N, C, H, W) have the channel as their fastest dimension.
+
+    Positions and samples may lie further apart than in a dense tensor, as in a part of one.
+    """
+    _, channels, height, width = x.shape
+    across, down = x.stride(3), x.stride(2)
+    even = height == 1 or width == 1 or down == width * across
+    apart = channels_last_steps(x)[0] >= channels
+    return not x.is_contiguous() and x.stride(1) == 1 and even and apart
+
+
+def channels_last_steps(x: Tensor) -> tuple[int, int]:
+    """Return how many elements lie from one position to the next, and from sample to sample."""
+    return x.stride(3) if x.shape[3] > 1 else x.stride(2), x.stride(0)
 
 
 def block_starts(size: int, blocks: int) -> list[int]:
@@ -118,6 +130,15 @@ def merge_maps(
     y = _base(low, offset, height, width) + code * scale.float()[:, :, None, None]
     y = quantize.to_bf16(y) if dtype == torch.bfloat16 else y.to(dtype)
     return y.contiguous(memory_format=torch.channels_last) if channels_last else y
+
+
+def merge_maps_into(
+    low: Tensor, codes: Tensor, offset: Tensor, scale: Tensor, bits: int, out: Tensor
+) -> None:
+    """Do as `merge_maps`, but write the maps where they belong: contiguous, or channel fastest."""
+    last = is_channels_last(out)
+    height, width = out.shape[2:]
+    out.copy_(merge_maps(low, codes, offset, scale, bits, height, width, out.dtype, last))
 
 
 def _base(low: Tensor, offset: Tensor, height: int, width: int) -> Tensor:

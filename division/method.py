@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from division.codec import Codec, Packed, check_range
 from division.codecs import Dual, Identity
+from division.overrides import check_patterns, most_specific
 from division.registry import Registry
 from division.site import Site
 
@@ -97,21 +98,52 @@ class IdentityMethod(Method):
 
 @dataclass
 class Division(Method):
-    """DIVISION: the dual-precision codec at every site."""
+    """DIVISION: the dual-precision codec at every site.
+
+    Attributes:
+        bits: bits a high-frequency code.
+        block: edge of a low-frequency block.
+        align: "area", or "reference" as released.
+        keep: "both", or for ablations "low" or "high".
+        overrides: other options for some modules, by patterns of their paths; None leaves them
+            stock: {"blocks.*.attn": {"bits": 4}, "head": None}.
+    """
 
     bits: int = 2
     block: int = 8
     align: str = "area"
     keep: str = "both"
+    overrides: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     name: ClassVar[str] = "division"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._codec = Dual(self.bits, self.block, self.align, self.keep)
+        usual: dict[str, Any] = {
+            "bits": self.bits,
+            "block": self.block,
+            "align": self.align,
+            "keep": self.keep,
+        }
+        self._codec = Dual(**usual)
+        self._chosen: dict[str, Codec | None] = {}
+        for pattern, options in self.overrides.items():
+            unknown = [option for option in options or () if option not in usual]
+            if unknown:
+                raise ValueError(
+                    f"overrides[{pattern!r}] has no option {unknown[0]!r}; its options: "
+                    + ", ".join(usual)
+                )
+            self._chosen[pattern] = None if options is None else Dual(**{**usual, **options})
 
-    def codec(self, site: Site) -> Codec:
-        """Return the dual-precision codec for every site."""
-        return self._codec
+    def attach(self, model: nn.Module) -> None:
+        """Check that every override names something in the model."""
+        check_patterns(self.overrides, (path for path, _ in model.named_modules()))
+
+    def codec(self, site: Site) -> Codec | None:
+        """Return the dual-precision codec with the options of the site."""
+        if not self._chosen:
+            return self._codec
+        return most_specific(self._chosen, site.path, self._codec)
 
 
 _registry: Registry[Method] = Registry("method", "division.methods")

@@ -10,7 +10,7 @@ Names are those of torch's derivatives.yaml, CPU and CUDA nodes alike.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,15 +18,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from division.codec import Codec
 from division.codecs.mask import Mask, ShapeOnly, WindowIndex
+from division.forms import Form
+from division.recognize import channel_of, shape_before_view
 from division.site import Site
 from division.windows import LARGEST_WINDOW
 
 
 @dataclass(frozen=True)
 class Through:
-    """Goes through the method's codec; `channel` as in the codec contract."""
+    """Goes through the method's codec, looked at in some form."""
 
-    channel: int = 1
+    form: Form = field(default_factory=Form)
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,37 @@ Rule = Callable[[Any, Tensor, Site], Decision]
 
 
 def through(node: Any, tensor: Tensor, site: Site) -> Decision:
-    """A map with the channel in dimension 1."""
-    return Through()
+    """A map, or tokens: the graph tells which dimension is the channel."""
+    return Through(Form(channel_of(tensor)))
 
 
 def tokens(node: Any, tensor: Tensor, site: Site) -> Decision:
     """A tensor with the channel last, as layer norm takes it."""
-    return Through(channel=-1 if tensor.dim() >= 3 else 1)
+    return Through(Form(-1 if tensor.dim() >= 3 else 1))
+
+
+def rows(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """The input of a linear layer, (samples * tokens, C): the view before it tells the tokens."""
+    shape = shape_before_view(tensor)
+    if len(shape) >= 3 and shape[-1] == tensor.shape[-1] and tensor.is_contiguous():
+        return Through(Form(-1, shape=shape))
+    return Through()
+
+
+def matrices(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """A factor of batched matrix products, (N, T, C) or transposed."""
+    transposed = tensor.stride(-1) != 1 and tensor.stride(-2) == 1
+    return Through(Form(-1, swapped=transposed))
 
 
 def convolution_input(node: Any, tensor: Tensor, site: Site) -> Decision:
     """The weight gradient needs the input; a frozen weight needs only its shape."""
     return Through() if node.next_functions[1][0] is not None else ShapeOnly(tensor.device)
+
+
+def computed_weight(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """Weights never get here; what does was made of weights (standardised, say) or takes part."""
+    return Keep("stands where the weight does: computed by the model, kept exact")
 
 
 def positive(node: Any, tensor: Tensor, site: Site) -> Decision:
@@ -116,9 +137,14 @@ def _factor(position: int) -> Rule:
             return Mask(low=0.0, outside=0.0, inside=scale, check=False)
         if tuple(tensor.shape) != tuple(node._input_metadata[0].shape):
             return Keep("broadcast factor, smaller than the product")
-        return Through()
+        return Through(Form(channel_of(tensor)))
 
     return rule
+
+
+def dividend(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """What is divided, needed for the gradient of the divisor; the divisor itself stays exact."""
+    return Through(Form(channel_of(tensor)))
 
 
 def _noise_scale(tensor: Tensor, site: Site) -> float | None:
@@ -141,9 +167,11 @@ _RESULT: dict[str, Rule] = {"result": through}
 
 SLOTS: dict[str, dict[str, Rule]] = {
     # layers with weights
-    "ConvolutionBackward0": {"input": convolution_input},
-    "AddmmBackward0": {"mat1": through},
-    "MmBackward0": {"self": through},
+    "ConvolutionBackward0": {"input": convolution_input, "weight": computed_weight},
+    "AddmmBackward0": {"mat1": rows, "mat2": computed_weight},
+    "MmBackward0": {"self": rows, "mat2": computed_weight},
+    "BmmBackward0": {"self": matrices, "mat2": matrices},
+    "BaddbmmBackward0": {"batch1": matrices, "batch2": matrices},
     # normalisation; statistics stay exact
     "NativeBatchNormBackward0": _NORMS,
     "NativeBatchNormLegitBackward0": _NORMS,
@@ -185,7 +213,13 @@ SLOTS: dict[str, dict[str, Rule]] = {
     "PreluKernelBackward0": _INPUT,
     "SigmoidBackward0": _RESULT,
     "TanhBackward0": _RESULT,
+    "SoftmaxBackward0": _RESULT,
+    "SafeSoftmaxBackward0": _RESULT,
+    # parts of norms that are composed of operators
+    "PowBackward0": _INPUT,
+    "LinalgVectorNormBackward0": _INPUT,
     # products of maps
     "MulBackward0": {"self": _factor(0), "other": _factor(1)},
+    "DivBackward0": {"self": dividend},
     "AddcmulBackward0": {"tensor1": _factor(1), "tensor2": _factor(2)},
 }

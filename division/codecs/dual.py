@@ -11,6 +11,7 @@ from division.bits import packed_size
 from division.codec import Codec, Packed, check_choice, check_range
 from division.codecs.cast import Cast
 from division.codecs.groups import NAMES, pack_groups, unpack_groups
+from division.frequency import is_channels_last
 from division.maps import Maps, maps_of, unview_maps, view_maps
 
 SMALLEST_MAP = 32  # a smaller map would spend more on its metadata than on its codes
@@ -54,6 +55,7 @@ class Dual(Codec):
     align: str = "area"
     keep: str = "both"
     name: ClassVar[str] = "division"
+    uses_maps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_range("bits", self.bits, 1, 8)
@@ -69,9 +71,10 @@ class Dual(Codec):
             parts = kernels.split_maps(maps, self.bits, *cut, seed)
             tensors = dict(zip(NAMES, parts, strict=True))
         elif self._groups_pay(x.numel()):
-            tensors = pack_groups(x, GROUP, self.bits, low=True, seed=seed)
+            dense = x.contiguous() if channel == -1 else x
+            tensors = pack_groups(dense, GROUP, self.bits, low=True, seed=seed)
         else:
-            return Cast()._pack(x, seed, channel)
+            return Cast()._pack(x.contiguous() if channel == -1 else x, seed, channel)
         kept = {"both": NAMES, "low": ("low",), "high": NAMES[1:]}[self.keep]
         return {name: tensors[name] for name in kept}
 
@@ -87,6 +90,21 @@ class Dual(Codec):
         size, channels_last = blocks.maps.shape[2:], blocks.maps.channels_last
         maps = kernels.merge_maps(*parts, self.bits, *size, packed.dtype, channels_last)
         return unview_maps(maps, packed)
+
+    def decompress_into(self, packed: Packed, out: Tensor) -> None:
+        """Write tokens where they belong, without a copy where they are stored as maps."""
+        blocks = self._blocks(packed.shape, True, packed.channel) if self.keep == "both" else None
+        target = view_maps(out, blocks.maps, -1) if blocks and packed.channel == -1 else None
+        if target is None or not (target.is_contiguous() or is_channels_last(target)):
+            super().decompress_into(packed, out)
+            return
+        kernels.merge_maps_into(*(packed.tensors[name] for name in NAMES), self.bits, target)
+
+    def takes_as_it_lies(self, x: Tensor, channel: int) -> bool:
+        """Take tokens of any step: a part of longer rows, or of a longer sequence."""
+        if channel != -1 or x.dim() not in (3, 4) or x.stride(-1) != 1:
+            return False
+        return x.dim() == 3 or x.stride(1) == x.shape[2] * x.stride(2)
 
     def _blocks(self, shape: torch.Size, contiguous: bool, channel: int) -> Blocks | None:
         """Return how a dense tensor is cut into blocks, or None if its maps are too small."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from division import bits as bitpack
 from division import windows
-from division.frequency import is_channels_last
+from division.frequency import channels_last_steps, is_channels_last
 from division.kernels.cpu_fixed_host import pack_bounded as pack_bounded
 from division.kernels.cpu_fixed_host import unpack_bounded as unpack_bounded
 from division.kernels.cpu_huffman_host import pack_huffman as pack_huffman
@@ -56,21 +56,23 @@ def _slab_groups(channels: int, size: int) -> int:
 def _launch_maps(
     name: str,
     addresses: tuple[int, ...],
-    kind: int,
-    shape: tuple[int, int, int, int],
     settings: tuple[int, ...],
-    channels_last: bool,
+    maps: Tensor,
 ) -> None:
     """Run the kernel that suits the layout of the maps."""
-    n, c, height, width = shape
+    n, c, height, width = maps.shape
+    channels_last = is_channels_last(maps)
+    steps = channels_last_steps(maps) if channels_last else (1, n * c * height * width)
     if not channels_last and width >= _NARROW:
-        arguments = (*addresses, kind, height, width, *settings)
+        arguments = (*addresses, KINDS[maps.dtype], height, width, *settings)
         launch(module("cpu_maps"), name, arguments, n * c, n * c * height * width)
         return
     if not channels_last:
         n, c = 1, n * c
     groups = _slab_groups(c, height * width)
-    arguments = (*addresses, kind, c, height, width, *settings, int(channels_last), groups)
+    size = (c, height, width)
+    places = (int(channels_last), *steps, groups)
+    arguments = (*addresses, KINDS[maps.dtype], *size, *settings, *places)
     launch(module("cpu_lanes"), name, arguments, n * groups, n * c * height * width)
 
 
@@ -93,7 +95,7 @@ def split_maps(
     tensors = (x, low, codes, offset, scale)
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
     settings = (rows, cols, bits, *seed_keys(seed))
-    _launch_maps("split", addresses, KINDS[x.dtype], (n, c, height, width), settings, channels_last)
+    _launch_maps("split", addresses, settings, x)
     return low, codes, offset, scale
 
 
@@ -109,18 +111,24 @@ def merge_maps(
     channels_last: bool,
 ) -> Tensor:
     """Rebuild maps as `frequency.merge_maps`."""
-    n, c, rows, cols = low.shape
-    out = _empty_maps(n, c, height, width, dtype, channels_last)
-    if channels_last:
+    out = _empty_maps(offset.shape[0], offset.shape[1], height, width, dtype, channels_last)
+    merge_maps_into(low, codes, offset, scale, bits, out)
+    return out
+
+
+def merge_maps_into(
+    low: Tensor, codes: Tensor, offset: Tensor, scale: Tensor, bits: int, out: Tensor
+) -> None:
+    """Rebuild maps where they belong, as `frequency.merge_maps_into`."""
+    rows, cols = low.shape[2:]
+    if is_channels_last(out):
         low = low.contiguous(memory_format=torch.channels_last)
         codes = codes.transpose(1, 2)
     else:
         low = low.contiguous()
     tensors = (low, codes.contiguous(), offset.contiguous(), scale.contiguous(), out)
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
-    settings = (rows, cols, bits)
-    _launch_maps("merge", addresses, KINDS[dtype], (n, c, height, width), settings, channels_last)
-    return out
+    _launch_maps("merge", addresses, (rows, cols, bits), out)
 
 
 def _empty_maps(

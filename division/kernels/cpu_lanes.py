@@ -1,4 +1,8 @@
-"""Kernels that cut tensors into slabs: channels_last maps, and narrow contiguous ones."""
+"""Kernels that cut tensors into slabs: channels_last maps, and narrow contiguous ones.
+
+Positions of a channels_last map are `step` elements apart and samples `sample_step`: a part of
+longer rows, or of a sequence with more tokens, is taken where it is.
+"""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, untyped-decorator, call-arg"
 
@@ -36,13 +40,14 @@ from division.kernels.cpu_tiles import LANES
 def split_chunk(
     x_address, low_address, codes_address, offset_address, scale_address,
     kind, channels, height, width, rows, cols, bits, key0, key1,
-    channels_last, groups, begin, end,
+    channels_last, step, sample_step, groups, begin, end,
 ):  # fmt: skip
     """Compress the slabs [begin, end); every sample has `groups` of them."""
     size, blocks, packed = height * width, rows * cols, packed_size(height * width, bits)
     samples = (end + groups - 1) // groups
     maps = samples * channels
-    x, shorts = floats_at(x_address, maps * size), shorts_at(x_address, maps * size)
+    room = samples * sample_step
+    x, shorts = floats_at(x_address, room), shorts_at(x_address, room)
     low, all_codes = shorts_at(low_address, maps * blocks), bytes_at(codes_address, maps * packed)
     all_offsets, all_scales = shorts_at(offset_address, maps), shorts_at(scale_address, maps)
 
@@ -74,8 +79,8 @@ def split_chunk(
         used, first_map = last - first, sample * channels + first
         lanes = max(used, LANES)
         fill_blocks(height, width, rows, cols, lanes, places[2])
-        lane_step, step = (1, channels) if channels_last else (size, 1)
-        start = sample * channels * size + first * lane_step
+        lane_step = 1 if channels_last else size
+        start = sample * sample_step + first * lane_step
         code_lane_step, code_step = (1, channels) if channels_last else (packed, 1)
         code_start = sample * channels * packed + first * code_lane_step
         source, at, source_step = x, start, step
@@ -89,7 +94,7 @@ def split_chunk(
         payload = (means, offsets, scales)
         scratch = (work, base, offset, inverse, counters, codes)
         # The next slab, to be fetched meanwhile; what was copied is small and already here.
-        ahead = used if group + 1 < groups else (sample + 1) * channels * size - start
+        ahead = used if group + 1 < groups else (sample + 1) * sample_step - start
         if kind == BFLOAT and not is_copied:
             split_slab(
                 shorts, start, step, first_map, shape, bits, keys, lanes, places, payload, out,
@@ -115,27 +120,29 @@ def split_chunk(
 def split(
     x_address, low_address, codes_address, offset_address, scale_address,
     kind, channels, height, width, rows, cols, bits, key0, key1,
-    channels_last, groups, slabs, chunks,
+    channels_last, step, sample_step, groups, slabs, chunks,
 ):  # fmt: skip
     """Compress all slabs, in chunks that threads share."""
     for chunk in prange(chunks):
         split_chunk(
             x_address, low_address, codes_address, offset_address, scale_address,
-            kind, channels, height, width, rows, cols, bits, key0, key1, channels_last, groups,
-            chunk * slabs // chunks, (chunk + 1) * slabs // chunks,
+            kind, channels, height, width, rows, cols, bits, key0, key1, channels_last, step,
+            sample_step, groups, chunk * slabs // chunks, (chunk + 1) * slabs // chunks,
         )  # fmt: skip
 
 
 @kernel
 def merge_chunk(
     low_address, codes_address, offset_address, scale_address, out_address,
-    kind, channels, height, width, rows, cols, bits, channels_last, groups, begin, end,
+    kind, channels, height, width, rows, cols, bits, channels_last, step, sample_step, groups,
+    begin, end,
 ):  # fmt: skip
     """Rebuild the slabs [begin, end)."""
     size, blocks, packed = height * width, rows * cols, packed_size(height * width, bits)
     samples = (end + groups - 1) // groups
     maps = samples * channels
-    out, shorts = floats_at(out_address, maps * size), shorts_at(out_address, maps * size)
+    room = samples * sample_step
+    out, shorts = floats_at(out_address, room), shorts_at(out_address, room)
     low, all_codes = shorts_at(low_address, maps * blocks), bytes_at(codes_address, maps * packed)
     offsets, all_scales = shorts_at(offset_address, maps), shorts_at(scale_address, maps)
 
@@ -172,8 +179,8 @@ def merge_chunk(
                 all_codes, code_start, code_lane_step, code_step, slab_codes, lanes, used, packed
             )
             codes, code_at, code_step = slab_codes, 0, lanes
-        lane_step, step = (1, channels) if channels_last else (size, 1)
-        start = sample * channels * size + first * lane_step
+        lane_step = 1 if channels_last else size
+        start = sample * sample_step + first * lane_step
         target, at, target_step = out, start, step
         if is_copied:
             target, at, target_step = slab, 0, lanes
@@ -194,12 +201,13 @@ def merge_chunk(
 @kernel(parallel=True)
 def merge(
     low_address, codes_address, offset_address, scale_address, out_address,
-    kind, channels, height, width, rows, cols, bits, channels_last, groups, slabs, chunks,
+    kind, channels, height, width, rows, cols, bits, channels_last, step, sample_step, groups,
+    slabs, chunks,
 ):  # fmt: skip
     """Rebuild all slabs, in chunks that threads share."""
     for chunk in prange(chunks):
         merge_chunk(
             low_address, codes_address, offset_address, scale_address, out_address,
-            kind, channels, height, width, rows, cols, bits, channels_last, groups,
-            chunk * slabs // chunks, (chunk + 1) * slabs // chunks,
+            kind, channels, height, width, rows, cols, bits, channels_last, step, sample_step,
+            groups, chunk * slabs // chunks, (chunk + 1) * slabs // chunks,
         )  # fmt: skip

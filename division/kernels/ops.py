@@ -21,6 +21,8 @@ _SCHEMAS = {
     " -> (Tensor, Tensor, Tensor, Tensor)",
     "merge_maps": "(Tensor low, Tensor codes, Tensor offset, Tensor scale, int bits, int height,"
     " int width, ScalarType dtype, bool channels_last) -> Tensor",
+    "merge_maps_into": "(Tensor low, Tensor codes, Tensor offset, Tensor scale, int bits,"
+    " Tensor(a!) out) -> ()",
     "pack_mask": "(Tensor x, float low, float high) -> Tensor",
     "unpack_mask": "(Tensor packed, int count, float outside, float inside, ScalarType dtype)"
     " -> Tensor",
@@ -82,6 +84,10 @@ def _fake_merge_maps(
     return codes.new_empty((n, c, height, width), dtype=dtype)
 
 
+def _fake_merge_maps_into(*arguments: object) -> None:
+    """Write nothing: a tensor without data has no place for it."""
+
+
 def _fake_pack_mask(x: Tensor, low: float, high: float) -> Tensor:
     return x.new_empty(bitpack.packed_size(x.numel(), 1), dtype=torch.uint8)
 
@@ -103,6 +109,7 @@ def _fake_unpack_window_index(packed: Tensor, *geometry: list[int]) -> Tensor:
 _FAKES: dict[str, Callable[..., Any]] = {
     "split_maps": _fake_split_maps,
     "merge_maps": _fake_merge_maps,
+    "merge_maps_into": _fake_merge_maps_into,
     "pack_mask": _fake_pack_mask,
     "unpack_mask": _fake_unpack_mask,
     "pack_window_index": _fake_pack_window_index,
@@ -127,6 +134,7 @@ _library = _register()  # the operators live as long as this object
 
 split_maps = torch.ops.division.split_maps.default
 merge_maps = torch.ops.division.merge_maps.default
+merge_maps_into = torch.ops.division.merge_maps_into.default
 pack_mask = torch.ops.division.pack_mask.default
 unpack_mask = torch.ops.division.unpack_mask.default
 pack_window_index = torch.ops.division.pack_window_index.default

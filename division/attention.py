@@ -1,0 +1,180 @@
+"""Attention: q, k and v are stored; outputs, statistics and weights are rebuilt from them.
+
+The backward of fused attention uses q, k, v, the output and the log-sum-exp of every row; that of
+softmax(q k) v uses the attention weights. Stored beside lossy q, k, v they would contradict them.
+Rebuilt from what is stored all agree, and they cost nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from division.codec import FLOAT_TYPES
+from division.forms import Form
+from division.obstacles import obstacle
+from division.recognize import VIEWS
+from division.site import Site
+from division.stored import Rebuilt
+
+if TYPE_CHECKING:
+    from division.capture import Capture
+
+INPUTS = ("query", "key", "value")
+OUTPUTS = ("output", "logsumexp")
+
+
+Again = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Unpackable(Protocol):
+    """Something that gives a tensor back."""
+
+    def unpack(self) -> Tensor:
+        """Return the tensor."""
+
+
+def flash_for_cpu(node: Any) -> Again | str:
+    """Return what computes (output, logsumexp) again for a node, or why that cannot be done."""
+    if node._saved_dropout_p:
+        return "attention with dropout: its noise is not kept"
+    mask, causal, scale = node._raw_saved_attn_mask.data, node._saved_is_causal, node._saved_scale
+
+    def again(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        return output, logsumexp
+
+    return again
+
+
+class Attention:
+    """One call: hands out each of its five tensors, making all of them at once."""
+
+    def __init__(self, inputs: Mapping[str, Unpackable], again: Again) -> None:
+        self._inputs = inputs
+        self._again = again
+        self._ready: dict[str, Tensor] = {}
+
+    def ticket(self, slot: str, tensor: Tensor) -> tuple["Attention", str]:
+        """Return what a slot holds instead of its tensor."""
+        return self, slot
+
+    @staticmethod
+    def redeem(ticket: tuple["Attention", str]) -> Tensor:
+        """Return the tensor of a slot; the last of the five leaves nothing behind."""
+        call, slot = ticket
+        if slot not in call._ready:
+            with torch.no_grad():
+                inputs = [call._inputs[name].unpack() for name in INPUTS]
+                outputs = call._again(*inputs)
+            call._ready = dict(zip((*INPUTS, *OUTPUTS), (*inputs, *outputs), strict=True))
+        return call._ready.pop(slot)
+
+
+def keep_fused(
+    again_of: Callable[[Any], Again | str],
+    capture: "Capture",
+    node: Any,
+    where: Callable[[str], Site],
+) -> bool:
+    """Store the inputs of fused attention and have the rest rebuilt from them."""
+    raws = {slot: getattr(node, f"_raw_saved_{slot}") for slot in (*INPUTS, *OUTPUTS)}
+    again, query = again_of(node), raws["query"].data
+    why = again if isinstance(again, str) else obstacle(query)
+    if not why and (query.dtype not in FLOAT_TYPES or not capture.method.codec(where("query"))):
+        why = f"{capture.method.name} leaves it"
+    if why or isinstance(again, str):
+        for slot, raw in raws.items():
+            capture.leave(where(slot), raw.data, why)
+        return True
+    if capture.ledger is not None:
+        for slot in OUTPUTS:
+            why = "rebuilt from the stored q, k and v"
+            capture.ledger.add(where(slot).labels(), raws[slot].data, "rebuilt", why, 0)
+    form = Form(-1, heads=True)
+    kept = {slot: capture.through(node, raws[slot].data, form, where(slot)) for slot in INPUTS}
+    call = Attention({slot: each for slot, each in kept.items() if each is not None}, again)
+    for slot, raw in raws.items():
+        raw.register_hooks(partial(call.ticket, slot), Attention.redeem)
+    return True
+
+
+# softmax(q k) v, written out: from the softmax back to the product that made its scores.
+_MOST_STEPS = 6
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Where the input of a softmax comes from: a product of matrices, scaled."""
+
+    product: int  # sequence number of its node
+    factor: float
+
+
+def scores_of(softmax: Any) -> Scores | None:
+    """Find the product behind a softmax, or None where more than a scaling lies between.
+
+    A mask or a bias that is added on the way is saved by nobody, so it cannot be added again.
+    """
+    node, factor = softmax.next_functions[0][0], 1.0
+    for _ in range(_MOST_STEPS):
+        name = node.name() if node is not None else ""
+        if name == "BmmBackward0":
+            return Scores(node._sequence_nr(), factor)
+        scale = _scalar(node, name)
+        if scale is not None:
+            factor *= scale
+        elif name not in VIEWS:
+            return None
+        node = node.next_functions[0][0]
+    return None
+
+
+def _scalar(node: Any, name: str) -> float | None:
+    """Return the number that a node multiplies by, or None."""
+    if name not in ("MulBackward0", "DivBackward0"):
+        return None
+    other = node._raw_saved_other.data
+    if not isinstance(other, Tensor) or other.dim() or isinstance(other, FakeTensor):
+        return None
+    return float(other) if name == "MulBackward0" else 1 / float(other)
+
+
+def weights_again(
+    factors: Sequence[Unpackable], scores: Scores, shape: torch.Size, dim: int
+) -> Tensor:
+    """Return softmax(factor * a b) from the stored a and b."""
+    product = torch.bmm(*(each.unpack() for each in factors)).view(shape)
+    return torch.softmax(product * scores.factor if scores.factor != 1 else product, dim)
+
+
+def keep_softmax(capture: "Capture", node: Any, where: Callable[[str], Site]) -> bool:
+    """Have attention weights rebuilt from q and k if they can be; tell whether."""
+    scores, raw, site = scores_of(node), node._raw_saved_result, where("result")
+    factors = capture.products.get(scores.product, []) if scores else []
+    slots = [slot for slot in (each() for each in factors) if slot is not None]
+    tensor = raw.data
+    if scores is None or len(slots) != 2 or obstacle(tensor):
+        return False
+    dim = node._saved_dim if node._saved_dim < tensor.dim() else node._saved_dim - 2**64
+    again = partial(weights_again, slots, scores, tensor.shape, dim)
+    if capture.ledger is not None:
+        why = "rebuilt from the stored factors of its scores"
+        capture.ledger.add(site.labels(), tensor, "rebuilt", why, 0)
+    slot = capture.store.add(tensor, Rebuilt(again, tensor.shape, site.path or site.node))
+    raw.register_hooks(lambda _: slot, type(slot).unpack)
+    return True
+
+
+# Nodes whose slots belong together: what handles them, and tells whether it did.
+AS_A_WHOLE: dict[str, Callable[["Capture", Any, Callable[[str], Site]], bool]] = {
+    "ScaledDotProductFlashAttentionForCpuBackward0": partial(keep_fused, flash_for_cpu),
+    "SoftmaxBackward0": keep_softmax,
+    "SafeSoftmaxBackward0": keep_softmax,
+}

@@ -1,0 +1,65 @@
+"""The packed copies of one forward: each tensor once, tokens on the grid of their patches."""
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+
+from division.codec import Codec
+from division.codecs.tokens import Tokens
+from division.forms import Form, grid_of
+from division.method import Method
+from division.recognize import Fingerprint, fingerprint
+from division.stored import Rebuilt, Slot, Stored
+
+
+class Store:
+    """Makes copies and finds those that are there; holds none of them alive."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._copies: dict[tuple[Any, ...], tuple[weakref.ref[Stored | Rebuilt], Fingerprint]] = {}
+        self._grids: dict[int, tuple[int, int]] = {}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._copies.clear()
+
+    def note_map(self, shape: tuple[int, ...]) -> None:
+        """Remember the size of a map (N, C, H, W) that a convolution made: tokens may be of it."""
+        if len(shape) == 4:
+            self._grids[shape[2] * shape[3]] = (shape[2], shape[3])
+
+    def keep(
+        self, tensor: Tensor, codec: Codec, form: Form, site: str, exact: bool
+    ) -> tuple[Slot, bool]:
+        """Return a slot on a copy that is there, or on a new one; and whether it was there.
+
+        Whatever its codec, a copy that is there serves all that go through the method's; exact
+        surrogates (masks, indices) serve only those of their own codec.
+        """
+        mark = fingerprint(tensor)
+        key = (mark.key, codec if exact else None)
+        found = self._copies.get(key) if self._method.share else None
+        copy = found[0]() if found and found[1].same(mark) else None
+        if copy is not None:
+            return Slot(copy, tensor), True
+        seen = form.see(tensor.detach())
+        laid_out = self._on_grid(codec, seen, form)
+        packed = laid_out.compress(seen, self._method.next_seed(), form.channel)
+        copy = Stored(laid_out, packed, form, tensor.shape, site)
+        self._copies[key] = (weakref.ref(copy), mark)
+        return Slot(copy, tensor), False
+
+    def add(self, tensor: Tensor, rebuilt: Rebuilt) -> Slot:
+        """Have a tensor rebuilt for all that save it."""
+        mark = fingerprint(tensor)
+        self._copies[mark.key, None] = (weakref.ref(rebuilt), mark)
+        return Slot(rebuilt, tensor)
+
+    def _on_grid(self, codec: Codec, seen: Tensor, form: Form) -> Codec:
+        """Return the codec, or one that lays tokens on their grid first."""
+        if seen.dim() != 3 or form.channel != -1 or not codec.uses_maps:
+            return codec
+        found = grid_of(seen.shape[1], self._grids)
+        return Tokens(codec, found[0], *found[1]) if found else codec

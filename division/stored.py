@@ -1,0 +1,94 @@
+"""What takes the place of a saved tensor: a packed copy, and how backward must see it."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from division.codec import Codec, Packed
+from division.forms import Form
+
+
+class Stored:
+    """A packed copy of one saved tensor."""
+
+    __slots__ = ("__weakref__", "codec", "form", "nbytes", "packed", "shape", "site")
+
+    def __init__(
+        self, codec: Codec, packed: Packed, form: Form, shape: torch.Size, site: str
+    ) -> None:
+        self.codec = codec
+        self.form = form
+        self.packed = packed
+        self.nbytes = packed.nbytes
+        self.shape = shape
+        self.site = site
+
+    def tensor(self) -> Tensor:
+        """Return the decompressed tensor in the shape of the original."""
+        return self.form.unsee(self.codec.decompress(self.packed), self.shape)
+
+
+class Rebuilt:
+    """A tensor that is computed again from other copies, once for all who need it."""
+
+    __slots__ = ("__weakref__", "_again", "_given", "_ready", "readers", "shape", "site")
+
+    def __init__(self, again: Callable[[], Tensor], shape: torch.Size, site: str) -> None:
+        self._again = again
+        self._ready: Tensor | None = None
+        self._given = 0
+        self.readers = 0
+        self.shape = shape
+        self.site = site
+
+    def tensor(self) -> Tensor:
+        """Return the tensor; the last reader leaves nothing behind."""
+        if self._ready is None:
+            with torch.no_grad():
+                self._ready = self._again()
+        tensor = self._ready
+        self._given += 1
+        if self._given >= self.readers:
+            self._ready, self._given = None, 0
+        return tensor
+
+
+class Slot:
+    """What a node's slot holds instead of a tensor: a packed copy, and how backward must see it."""
+
+    __slots__ = ("__weakref__", "shape", "stored", "stride")
+
+    def __init__(self, stored: Stored | Rebuilt, tensor: Tensor) -> None:
+        if isinstance(stored, Rebuilt):
+            stored.readers += 1
+        self.stored = stored
+        self.shape = tensor.shape
+        self.stride = tensor.stride()
+
+    def unpack(self) -> Tensor:
+        """Return the tensor in the shape and the layout of the original."""
+        stored = self.stored
+        if isinstance(stored, Stored) and stored.form.channel == -1 and stored.shape == self.shape:
+            return self._in_place(stored)
+        tensor = stored.tensor()
+        if tensor.shape != self.shape:
+            tensor = tensor.reshape(self.shape)  # one copy of a contiguous tensor serves all shapes
+        if tensor.stride() == self.stride:
+            return tensor
+        exact = torch.empty_strided(
+            tensor.shape, self.stride, dtype=tensor.dtype, device=tensor.device
+        )
+        return exact.copy_(tensor)
+
+    def _in_place(self, stored: Stored) -> Tensor:
+        """Decompress tokens straight into the strides of the original."""
+        like = next(iter(stored.packed.tensors.values()))
+        dtype = stored.packed.dtype
+        exact = torch.empty_strided(self.shape, self.stride, dtype=dtype, device=like.device)
+        seen = stored.form.see(exact)
+        if seen.data_ptr() == exact.data_ptr():  # a view of it
+            stored.codec.decompress_into(stored.packed, seen)
+        else:
+            exact.copy_(stored.tensor())
+        return exact
