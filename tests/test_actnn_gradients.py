@@ -67,7 +67,7 @@ def variances(
     packed = codec.compress(x)
     y = layer(x)
     kind = "AddmmBackward0" if isinstance(layer, nn.Linear) else "ConvolutionBackward0"
-    factor = layer_factor(Site("", None, kind, "input"), y.grad_fn, x)
+    factor = layer_factor(Site("", None, kind, "input"), y.grad_fn, packed.shape)
     norms = outer.flatten(1).square().sum(1).double()
     formula = (factor * norms * energies(packed, codec.group)).sum() / (2**bits - 1) ** 2
     found = []
@@ -88,6 +88,13 @@ def test_variance_of_a_linear_layer() -> None:
     found, formula = variances(layer, x, outer, 2, 150)
     assert abs(found / exact - 1) < 0.05
     assert abs(found / formula - 1) < 0.05
+
+
+def test_variance_of_a_linear_layer_on_tokens() -> None:
+    """Item 6: a sample is a whole sequence, as a convolution's is a whole map."""
+    x, outer = torch.randn(8, 20, 64), torch.randn(8, 20, 24)
+    found, formula = variances(nn.Linear(64, 24), x, outer, 2, 100)
+    assert abs(found / formula - 1) < 0.06
 
 
 @pytest.mark.parametrize(

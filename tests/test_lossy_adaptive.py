@@ -210,3 +210,24 @@ def test_half_precision_and_autocast() -> None:
             loss = model(smooth(8, 3, 32, 32)).float().square().mean()
         loss.backward()
     assert all(layer.weight and layer.bound != 0.01 for layer in method._layers.values())
+
+
+def test_linear_layers_on_tokens_get_bounds_of_their_own() -> None:
+    layers = [nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)]
+    model = nn.Sequential(nn.Conv2d(3, 32, 4, 4), nn.Flatten(2), Transposed(), *layers)
+    division.compress(model, "lossy", scope="all", interval=2)
+    for _ in range(5):
+        model.zero_grad()
+        model(torch.randn(8, 3, 32, 32)).square().mean().backward()
+    bounds = division.method_of(model).state_dict()["layers"]
+    linear = {key: layer for key, layer in bounds.items() if key[0] in "35"}
+    assert len(linear) == 2
+    assert all(layer["kappa"] != 1.0 for layer in linear.values())
+    assert all(layer["rows"] == 8 * 64 for layer in linear.values())
+
+
+class Transposed(nn.Module):
+    """From maps to tokens."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)

@@ -135,7 +135,7 @@ class ActNN(Method):
             self._norms.check_batch(rows, is_first=len(self._runs) == 1, kind=site.kind)
         if share is not None and not isinstance(tensor, FakeTensor):
             found = energies(packed, self.group)
-            share.terms.append((layer, layer_factor(site, node, tensor), found))
+            share.terms.append((layer, layer_factor(site, node, packed.shape), found))
             indices = self._norms.current if self._norms else None
             node.register_prehook(_Watch(self, layer, rows, indices))
 

@@ -5,7 +5,8 @@ weight gradient, with
 
     C_n = K / (6 I A) * |dL/dy_n|**2 * sum over groups of (elements in it) * range**2
 
-K kernel positions, I input pixels, A channel groups of a convolution; all 1 for a linear layer.
+K kernel positions, I input pixels, A channel groups of a convolution. For a linear layer K and A
+are 1, and I is the number of tokens in a sample.
 """
 
 import math
@@ -89,16 +90,16 @@ def energies(packed: Packed, group: int) -> Tensor:
     return (summed * points.square_()).cpu()
 
 
-def layer_factor(site: Site, node: Any, tensor: Tensor) -> float:
-    """Return K / (6 I A) of a convolution or linear layer.
+def layer_factor(site: Site, node: Any, stored: torch.Size) -> float:
+    """Return K / (6 I A) of a convolution or linear layer whose input is stored in some shape.
 
     I is the mean that the sum over positions leaves: of a transposed convolution, whose output has
     the pixels that its gradient is spread over, the pixels of the output.
     """
     if site.kind == "linear":
-        return 1 / 6
+        return 1 / (6 * math.prod(stored[1:-1]))
     kernel = math.prod(node._saved_weight.shape[2:])
-    shape = node._input_metadata[0].shape if node._saved_transposed else tensor.shape
+    shape = node._input_metadata[0].shape if node._saved_transposed else stored
     return kernel / (6 * math.prod(shape[2:]) * node._saved_groups)
 
 

@@ -130,7 +130,8 @@ class Lossy(Method):
             layer.is_fresh = True
             return
         bound = self._layers[layer.copied].bound
-        error = tensor.float() - self._codec(bound).decompress(packed).float()
+        kept = self._codec(bound).decompress(packed).reshape(tensor.shape)  # rows, not tokens
+        error = tensor.float() - kept.float()
         gradient = weight_gradient_of(site, node)
         node.register_prehook(Probe(lambda: self._layers.get(key), error, bound, gradient))
 
