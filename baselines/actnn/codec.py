@@ -46,6 +46,7 @@ class ActNNCodec(Codec):
         check_group(self.group)
 
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
+        x = x.view(sample_shape(x.shape, channel))
         if not self._pays(x.shape):
             return Cast()._pack(x, seed, channel)
         samples, total = _as_samples(x), self._total(x.shape)
@@ -61,10 +62,11 @@ class ActNNCodec(Codec):
         return dict(zip(NAMES, (codes, bits, offset, scale), strict=True))
 
     def _unpack(self, packed: Packed) -> Tensor:
-        if not self._pays(packed.shape):
-            return Cast()._unpack(packed)
+        shape = sample_shape(packed.shape, packed.channel)
+        if not self._pays(shape):
+            return Cast()._unpack(packed).view(packed.shape)
         parts = (packed.tensors[name] for name in NAMES)
-        _, size = _geometry(packed.shape)
+        _, size = _geometry(shape)
         transposed = packed.memory_format != torch.contiguous_format
         channels = packed.shape[1] if transposed else 1
         y = kernels.merge_samples(
@@ -121,6 +123,16 @@ def check_group(group: int) -> None:
     whole = isinstance(group, int) and not isinstance(group, bool)
     if not whole or group % 32 or not 32 <= group <= 65536:
         raise ValueError(f"group must be a multiple of 32 from 32 to 65536; got {group!r}")
+
+
+def sample_shape(shape: torch.Size, channel: int) -> torch.Size:
+    """Return a shape whose first dimension counts the samples: with the channel last, the tokens.
+
+    Tokens differ: one of small variance beside others would lose all its digits in their group.
+    """
+    if channel == 1 or len(shape) < 3:
+        return shape
+    return torch.Size((shape[:-1].numel(), shape[-1]))
 
 
 def _geometry(shape: torch.Size) -> tuple[int, int]:

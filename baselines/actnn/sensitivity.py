@@ -5,8 +5,8 @@ weight gradient, with
 
     C_n = K / (6 I A) * |dL/dy_n|**2 * sum over groups of (elements in it) * range**2
 
-K kernel positions, I input pixels, A channel groups of a convolution. For a linear layer K and A
-are 1, and I is the number of tokens in a sample.
+K kernel positions, I input pixels, A channel groups of a convolution; all 1 for a linear layer,
+where a sample is one row: a token.
 """
 
 import math
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from baselines.actnn.allocation import allocate_weighted
+from baselines.actnn.codec import sample_shape
 from division.codec import Packed
 from division.site import Site
 
@@ -84,7 +85,8 @@ def energies(packed: Packed, group: int) -> Tensor:
     step = row_step(len(packed.tensors["bits"]))
     points = 2.0 ** packed.tensors["bits"][::step].double() - 1
     squares = packed.tensors["scale"][::step].double().nan_to_num_(0.0, 0.0, 0.0).square_()
-    size = packed.shape[1:].numel() if len(packed.shape) > 1 else packed.shape.numel()
+    shape = sample_shape(packed.shape, packed.channel)
+    size = shape[1:].numel() if len(shape) > 1 else shape.numel()
     last = size - (squares.shape[1] - 1) * group
     summed = group * squares[:, :-1].sum(1) + last * squares[:, -1]
     return (summed * points.square_()).cpu()
@@ -97,7 +99,7 @@ def layer_factor(site: Site, node: Any, stored: torch.Size) -> float:
     the pixels that its gradient is spread over, the pixels of the output.
     """
     if site.kind == "linear":
-        return 1 / (6 * math.prod(stored[1:-1]))
+        return 1 / 6
     kernel = math.prod(node._saved_weight.shape[2:])
     shape = node._input_metadata[0].shape if node._saved_transposed else stored
     return kernel / (6 * math.prod(shape[2:]) * node._saved_groups)
