@@ -43,9 +43,28 @@ class Offload(Wrapping):
         def pack(tensor: Tensor) -> Any:
             if tensor.device.type == "cpu":
                 account(tensor, self.name, NOTHING_SAVED)
-            else:
-                account(tensor, self.name, "in host memory until backward", self.name, 0)
+                return _Here(tensor)
+            account(tensor, self.name, "in host memory until backward", self.name, 0)
             return torch_hooks.pack_hook(tensor)
 
-        with saved_tensors_hooks(pack, torch_hooks.unpack_hook):
+        def unpack(kept: Any) -> Tensor:
+            return kept.unpack() if isinstance(kept, _Here) else torch_hooks.unpack_hook(kept)
+
+        with saved_tensors_hooks(pack, unpack):
             return forward(*args, **kwargs)
+
+
+class _Here:
+    """A tensor that stays: detached, or it would keep its own graph alive; checked as by stock."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.detach()
+        self._version = tensor._version
+
+    def unpack(self) -> Tensor:
+        if self._tensor._version != self._version:
+            raise RuntimeError(
+                "a tensor that backward needs was modified in place: it is at version "
+                f"{self._tensor._version}, saved at version {self._version}"
+            )
+        return self._tensor

@@ -5,6 +5,7 @@ softmax(q k) v uses the attention weights. Stored beside lossy q, k, v they woul
 Rebuilt from what is stored all agree, and they cost nothing.
 """
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,7 +87,8 @@ def keep_fused(
     """Store the inputs of fused attention and have the rest rebuilt from them."""
     raws = {slot: getattr(node, f"_raw_saved_{slot}") for slot in (*INPUTS, *OUTPUTS)}
     again, query = again_of(node), raws["query"].data
-    why = again if isinstance(again, str) else obstacle(query)
+    obstacles = (obstacle(raws[slot].data) for slot in INPUTS)
+    why = again if isinstance(again, str) else next(filter(None, obstacles), "")
     if not why and (query.dtype not in FLOAT_TYPES or not capture.method.codec(where("query"))):
         why = f"{capture.method.name} leaves it"
     if why or isinstance(again, str):
@@ -107,14 +109,44 @@ def keep_fused(
 
 # softmax(q k) v, written out: from the softmax back to the product that made its scores.
 _MOST_STEPS = 6
+ROWS_CHECKED = 8
+
+
+Scaling = tuple[Callable[[Tensor, float], Tensor], float]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Where the input of a softmax comes from: a product of matrices, scaled."""
+    """Where the input of a softmax comes from: a product of matrices, and how it was scaled."""
 
     product: int  # sequence number of its node
-    factor: float
+    scalings: tuple[Scaling, ...]
+
+    def weights(self, product: Tensor, dim: int) -> Tensor:
+        """Return the softmax of the scaled product, by the very operations of the forward."""
+        for operation, number in self.scalings:
+            product = operation(product, number)
+        return torch.softmax(product, dim)
+
+
+class Product:
+    """What is kept of a product of matrices: its stored factors, and some rows to check with."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        n, rows, _ = left.shape
+        self.factors: list[weakref.ref[Any]] = []
+        self._at = [(n * i // ROWS_CHECKED, rows * i // ROWS_CHECKED) for i in range(ROWS_CHECKED)]
+        sample, row = (list(each) for each in zip(*self._at, strict=True))
+        self._rows = left.detach()[sample, row].unsqueeze(1).bmm(right.detach()[sample])
+
+    def made(self, weights: Tensor, scores: Scores) -> bool:
+        """Tell whether attention weights are the softmax of the product, by a few of the rows.
+
+        The graph does not show an edit in place of the detached scores, a mask for instance.
+        """
+        sample, row = (list(each) for each in zip(*self._at, strict=True))
+        found = weights.detach().reshape(-1, *weights.shape[-2:])[sample, row]
+        return torch.allclose(found, scores.weights(self._rows, -1)[:, 0], rtol=1e-3, atol=1e-6)
 
 
 def scores_of(softmax: Any) -> Scores | None:
@@ -122,47 +154,52 @@ def scores_of(softmax: Any) -> Scores | None:
 
     A mask or a bias that is added on the way is saved by nobody, so it cannot be added again.
     """
-    node, factor = softmax.next_functions[0][0], 1.0
+    node: Any = softmax.next_functions[0][0]
+    scalings: list[Scaling] = []
     for _ in range(_MOST_STEPS):
         name = node.name() if node is not None else ""
         if name == "BmmBackward0":
-            return Scores(node._sequence_nr(), factor)
-        scale = _scalar(node, name)
-        if scale is not None:
-            factor *= scale
+            return Scores(node._sequence_nr(), tuple(reversed(scalings)))
+        scaling = _scaling(node, name)
+        if scaling is not None:
+            scalings.append(scaling)
         elif name not in VIEWS:
             return None
         node = node.next_functions[0][0]
     return None
 
 
-def _scalar(node: Any, name: str) -> float | None:
-    """Return the number that a node multiplies by, or None."""
-    if name not in ("MulBackward0", "DivBackward0"):
+def _scaling(node: Any, name: str) -> Scaling | None:
+    """Return how a node multiplies or divides by a number, or None."""
+    operations: dict[str, Callable[[Tensor, float], Tensor]]
+    operations = {"MulBackward0": torch.mul, "DivBackward0": torch.div}
+    if name not in operations:
         return None
     other = node._raw_saved_other.data
     if not isinstance(other, Tensor) or other.dim() or isinstance(other, FakeTensor):
         return None
-    return float(other) if name == "MulBackward0" else 1 / float(other)
+    return operations[name], other.detach().item()
 
 
 def weights_again(
     factors: Sequence[Unpackable], scores: Scores, shape: torch.Size, dim: int
 ) -> Tensor:
-    """Return softmax(factor * a b) from the stored a and b."""
-    product = torch.bmm(*(each.unpack() for each in factors)).view(shape)
-    return torch.softmax(product * scores.factor if scores.factor != 1 else product, dim)
+    """Return the softmax of a product from its stored factors."""
+    return scores.weights(torch.bmm(*(each.unpack() for each in factors)).view(shape), dim)
 
 
 def keep_softmax(capture: "Capture", node: Any, where: Callable[[str], Site]) -> bool:
     """Have attention weights rebuilt from q and k if they can be; tell whether."""
     scores, raw, site = scores_of(node), node._raw_saved_result, where("result")
-    factors = capture.products.get(scores.product, []) if scores else []
-    slots = [slot for slot in (each() for each in factors) if slot is not None]
+    product = capture.products.get(scores.product) if scores else None
     tensor = raw.data
-    if scores is None or len(slots) != 2 or obstacle(tensor):
+    if scores is None or product is None or obstacle(tensor):
         return False
+    slots = [slot for slot in (each() for each in product.factors) if slot is not None]
     dim = node._saved_dim if node._saved_dim < tensor.dim() else node._saved_dim - 2**64
+    is_last = dim in (-1, tensor.dim() - 1)
+    if len(slots) != 2 or not is_last or not product.made(tensor, scores):
+        return False
     again = partial(weights_again, slots, scores, tensor.shape, dim)
     if capture.ledger is not None:
         why = "rebuilt from the stored factors of its scores"

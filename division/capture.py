@@ -16,16 +16,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import node_creation_hook
 
 from division import kernels
-from division.attention import AS_A_WHOLE
+from division.attention import AS_A_WHOLE, Product
 from division.codec import FLOAT_TYPES, Codec
 from division.forms import Form
 from division.ledger import Ledger
@@ -62,7 +64,7 @@ class Capture:
         self._where = where
         self.store = Store(method)
         # The stored factors of matrix products, by their nodes: softmax may need them again.
-        self.products: dict[int, list[weakref.ref[Slot]]] = {}
+        self.products: dict[int, Product] = {}
         self._hook = node_creation_hook(self._on_node)
         self._outer: Capture | None = None
         self._open = False
@@ -101,8 +103,7 @@ class Capture:
             if self.ledger is not None and _has_slots(node):
                 self.ledger.note(Site(path, module, name, "").labels(), why)
             return
-        if name == "ConvolutionBackward0":
-            self.store.note_map(tuple(node._input_metadata[0].shape))
+        self._remember(node, name)
         special = AS_A_WHOLE.get(name)
         if special is not None and special(self, node, partial(Site, path, module, name)):
             return
@@ -113,6 +114,15 @@ class Capture:
             why = COMPILED if name.startswith("CompiledFunction") else "no rule for this slot"
             for slot, raw in _other_slots(node, rules):
                 self.leave(Site(path, module, name, slot), raw.data, why)
+
+    def _remember(self, node: Any, name: str) -> None:
+        """Note what later nodes may ask for: sizes of maps, and products that may be scores."""
+        if name == "ConvolutionBackward0":
+            self.store.note_map(tuple(node._input_metadata[0].shape))
+        elif name == "BmmBackward0":
+            factors = node._raw_saved_self.data, node._raw_saved_mat2.data
+            if all(isinstance(f, Tensor) and not isinstance(f, FakeTensor) for f in factors):
+                self.products[node._sequence_nr()] = Product(*factors)
 
     def _is_innermost(self) -> bool:
         """Of captures inside each other only the innermost acts, abandoned ones left aside."""
@@ -138,8 +148,9 @@ class Capture:
             slot = self.through(node, tensor, decision.form, site)
             if slot is not None:
                 raw.register_hooks(lambda _: slot, Slot.unpack)
-                if site.node == "BmmBackward0":
-                    self.products.setdefault(node._sequence_nr(), []).append(weakref.ref(slot))
+                product = self.products.get(node._sequence_nr())
+                if product is not None:
+                    product.factors.append(weakref.ref(slot))
         elif not decision.takes(tensor.dtype):
             self.leave(site, tensor, f"{tensor.dtype} is not compressed")
         elif self.method.masks:
@@ -153,6 +164,7 @@ class Capture:
         if tensor.dtype not in FLOAT_TYPES:
             self.leave(site, tensor, f"{tensor.dtype} is not compressed")
             return None
+        site = replace(site, role=_role(tensor, form, site.slot))
         codec = self.method.codec(site)
         if codec is None:
             self.leave(site, tensor, f"{self.method.name} leaves it")
@@ -182,6 +194,13 @@ class Capture:
             return
         if not (is_weight(tensor) or ledger.owns(tensor)):
             ledger.add(site.labels(), tensor, "stock", why, None)
+
+
+def _role(tensor: Tensor, form: Form, slot: str) -> str:
+    """Tell data, vectors and maps apart; a result is no data, though it has no gradient yet."""
+    if not tensor.requires_grad and not slot.startswith("result"):
+        return "data"
+    return "vector" if tensor.dim() == 2 and not form.shape else "map"
 
 
 def _has_slots(node: Any) -> bool:
@@ -229,6 +248,8 @@ def capture(method: str | Method = "division", **options: object) -> Iterator[Le
     >>> ledger.ratio > 1
     True
     """
-    ledger = Ledger()
-    with Capture(resolve(method, **options), ledger):
+    ledger, resolved = Ledger(), resolve(method, **options)
+    if getattr(resolved, "overrides", None):
+        raise ValueError("overrides name modules, and capture has none; use compress(model, ...)")
+    with Capture(resolved, ledger):
         yield ledger

@@ -152,8 +152,11 @@ def restore(model: M) -> M:
 
 def method_of(model: nn.Module) -> Method | None:
     """Return the method that a model is compressed with: its state belongs in a checkpoint."""
-    session = _session(model)
-    return session.method if session else None
+    sessions = _sessions(model)  # a wrapper such as DDP has none of its own
+    if len(sessions) > 1:
+        names = ", ".join(session.method.name for session in sessions)
+        raise ValueError(f"parts of the model have methods of their own: {names}; ask each part")
+    return sessions[0].method if sessions else None
 
 
 def _attach(model: nn.Module, method: Method) -> _Session:

@@ -9,12 +9,17 @@ _LINEAR = ("AddmmBackward0", "MmBackward0")
 
 @dataclass(frozen=True)
 class Site:
-    """Where a tensor is saved: the module being run, the autograd node and its slot."""
+    """Where a tensor is saved: the module being run, the autograd node and its slot.
+
+    `role` is "data" for what nothing learnt has touched yet, such as a batch of images, "vector"
+    for a row of features a sample, and "map" for everything else.
+    """
 
     path: str
     module: nn.Module | None
     node: str
     slot: str
+    role: str = "map"
 
     @property
     def kind(self) -> str:

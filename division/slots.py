@@ -142,6 +142,21 @@ def _factor(position: int) -> Rule:
     return rule
 
 
+def whole_power(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """A square or cube is smooth everywhere; a root is not where a lossy copy is below zero."""
+    exponent = node._saved_exponent
+    if exponent >= 2 and exponent == int(exponent):
+        return Through(Form(channel_of(tensor)))
+    return Keep(f"a power of {exponent}, which has no derivative where a lossy copy may lie")
+
+
+def euclidean(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """The Euclidean norm is smooth; others ask for exact signs or maxima."""
+    if node._saved_ord == 2:
+        return Through(Form(channel_of(tensor)))
+    return Keep(f"a norm of order {node._saved_ord}, whose derivative jumps")
+
+
 def dividend(node: Any, tensor: Tensor, site: Site) -> Decision:
     """What is divided, needed for the gradient of the divisor; the divisor itself stays exact."""
     return Through(Form(channel_of(tensor)))
@@ -216,8 +231,8 @@ SLOTS: dict[str, dict[str, Rule]] = {
     "SoftmaxBackward0": _RESULT,
     "SafeSoftmaxBackward0": _RESULT,
     # parts of norms that are composed of operators
-    "PowBackward0": _INPUT,
-    "LinalgVectorNormBackward0": _INPUT,
+    "PowBackward0": {"self": whole_power},
+    "LinalgVectorNormBackward0": {"self": euclidean},
     # products of maps
     "MulBackward0": {"self": _factor(0), "other": _factor(1)},
     "DivBackward0": {"self": dividend},

@@ -35,13 +35,15 @@ class Store:
     ) -> tuple[Slot, bool]:
         """Return a slot on a copy that is there, or on a new one; and whether it was there.
 
-        Whatever its codec, a copy that is there serves all that go through the method's; exact
-        surrogates (masks, indices) serve only those of their own codec.
+        A copy serves those of its own codec; what is rebuilt, or belongs to a method whose copies
+        serve everybody, all but exact surrogates (masks, indices).
         """
         mark = fingerprint(tensor)
-        key = (mark.key, codec if exact else None)
-        found = self._copies.get(key) if self._method.share else None
-        copy = found[0]() if found and found[1].same(mark) else None
+        key = (mark.key, None if self._method.one_copy and not exact else codec)
+        found = self._copies.get(key)
+        if found is None and not exact:
+            found = self._copies.get((mark.key, None))
+        copy = found[0]() if found and self._method.share and found[1].same(mark) else None
         if copy is not None:
             return Slot(copy, tensor), True
         seen = form.see(tensor.detach())

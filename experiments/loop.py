@@ -195,10 +195,13 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the model runs."""
-        if self.optim.amp == "none":
-            return nullcontext()
-        if self.optim.amp not in ("bfloat16", "float16"):
-            raise ValueError(
-                f"optim.amp must be one of none, bfloat16, float16; got {self.optim.amp!r}"
-            )
-        return torch.autocast(self.device, dtype=getattr(torch, self.optim.amp))
+        return autocast(self.optim.amp, self.device)
+
+
+def autocast(amp: str, device: str) -> AbstractContextManager[object]:
+    """Return the context of a precision, as `optim.amp` names it."""
+    if amp == "none":
+        return nullcontext()
+    if amp not in ("bfloat16", "float16"):
+        raise ValueError(f"optim.amp must be one of none, bfloat16, float16; got {amp!r}")
+    return torch.autocast(device, dtype=getattr(torch, amp))

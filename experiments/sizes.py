@@ -17,11 +17,12 @@ from experiments import models, record
 
 GIB = 2**30
 MODELS = ("resnet50", "wide_resnet50_2")
+PUBLISHED: dict[str, object] = {"align": "reference", "share": False, "fine_bits": 2}
 PUBLISHED_POOLING: dict[str, object] = {"align": "reference", "masks": False, "share": False}
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "vanilla": ("vanilla", {}),
     "division": ("division", {}),
-    "division-published": ("division", {"align": "reference", "share": False}),
+    "division-published": ("division", PUBLISHED),
     "actnn": ("actnn", {}),
     "pooling": ("pooling", {}),
     "pooling-all": ("pooling", {"scope": "all"}),

@@ -15,7 +15,7 @@ import division
 from experiments import batch, build, provenance, record
 from experiments.config import check, check_overrides, flatten, one_sentence
 from experiments.data import Data
-from experiments.loop import Diverged, Trainer
+from experiments.loop import Diverged, Trainer, autocast
 from experiments.progress import Display
 from experiments.timing import Quantiles
 from experiments.tracking import Mirror
@@ -92,7 +92,10 @@ def _batch(config: DictConfig, model: nn.Module, data: Data) -> int:
         return x.to(config.hardware.device).contiguous(memory_format=layout)
 
     model.train()
-    size = batch.resolve(config.optim.batch, model, config.optim.name, len(data.train), images)
+    # Gradients, what the optimizer keeps, averaged weights.
+    copies = 1 + {"sgd": 1, "adamw": 2}[config.optim.name] + (config.optim.ema > 0)
+    with autocast(config.optim.amp, config.hardware.device):
+        size = batch.resolve(config.optim.batch, model, copies, len(data.train), images)
     if size != config.optim.batch:
         print(f"optim.batch={config.optim.batch}: {size} images a batch")
     return size

@@ -24,7 +24,11 @@ def test_every_method_is_measured_in_every_round_and_recorded_once(tmp_path: Pat
     ratios = {r.config["label"]: r for r in rows if r.metric == "throughput_ratio"}
     assert ratios["vanilla"].value == 1.0
     assert ratios["division"].value > 0
-    assert ratios["division-published"].options == {"align": "reference", "share": False}
+    assert ratios["division-published"].options == {
+        "align": "reference",
+        "share": False,
+        "fine_bits": 2,
+    }
     assert not benchmark.is_done(settings, tmp_path)
     record.append(tmp_path, rows)
     assert benchmark.is_done(settings, tmp_path)

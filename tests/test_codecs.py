@@ -24,6 +24,7 @@ SHAPES = {
     "one element": (1, 1, 1, 1),
     "scalar": (),
     "empty": (0, 4, 8, 8),
+    "empty maps": (2, 3, 0, 4),
 }
 
 

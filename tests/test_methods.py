@@ -1,6 +1,7 @@
 """What every registered method owes: it trains, resumes bit for bit, copies, and can be undone."""
 
 import copy
+import gc
 import inspect
 import io
 import pickle
@@ -9,6 +10,7 @@ import pytest
 import torch
 from conftest import assert_same, gradients, small_net
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 import division
@@ -112,6 +114,22 @@ def test_measuring_leaves_no_trace(method: str) -> None:
             assert 0 < report.saved_bytes <= report.original_bytes
         losses.append(train(model, optimizer, 2))
     assert losses[0] == losses[1]
+
+
+def test_a_graph_that_is_dropped_frees_everything(method: str) -> None:
+    """Also what is measured: no cycle through the graph keeps a map alive."""
+    model = division.compress(small_net(), method)
+    train(model, sgd(model), 1)
+    maps: list[StorageWeakRef] = []
+    model[1].register_forward_hook(
+        lambda _m, _x, y: maps.append(StorageWeakRef(y.untyped_storage()))
+    )
+    for use in (model, lambda x: division.measure(model, x)):
+        output = use(X)
+        del output
+    gc.collect()
+    assert len(maps) >= 2
+    assert all(ref.expired() for ref in maps)
 
 
 def test_restoring_gives_the_stock_model_back(method: str) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import small_net
+from torch import nn
 
 import division
 from division.overrides import covers, most_specific
@@ -29,6 +30,36 @@ def test_the_most_specific_wins() -> None:
     paths = ("stem", "blocks.1.mlp", "blocks.0.mlp", "blocks.0.attn.qkv")
     assert [most_specific(choices, path, 0) for path in paths] == [1, 2, 3, 4]
     assert most_specific({"stem": 1}, "head", 0) == 0
+
+
+def test_a_copy_of_other_bits_is_no_substitute() -> None:
+    """Two readers of one tensor: each has the bits of its own override."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.a, self.b = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.stem(x)
+            return self.a(y) + self.b(y)
+
+    model = division.compress(Two(), "division", overrides={"b": {"bits": 8}})
+    rows = {r.site: r for r in division.measure(model, X).rows if r.slot == "input"}
+    assert rows["b"].bytes_after > 2 * rows["a"].bytes_after > 0
+
+
+def test_capture_has_no_modules_to_override() -> None:
+    with pytest.raises(ValueError, match="overrides name modules"):  # noqa: SIM117
+        with division.capture("division", overrides={"a": None}):
+            pass
+
+
+def test_data_and_vectors_have_more_bits() -> None:
+    bits = bits_by_site()
+    assert bits["0"] > 8  # images
+    assert bits["4.conv1"] < 3
+    assert bits_by_site(fine_bits=2)["0"] < 3
 
 
 def test_other_bits_for_some_modules_and_none_for_others() -> None:

@@ -94,6 +94,24 @@ def test_offload_says_that_it_saves_nothing_on_a_cpu() -> None:
     assert NOTHING_SAVED in str(ledger)
 
 
+def test_offload_notices_an_edit_in_place_as_stock_does() -> None:
+    class Edits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.a(x).sigmoid()
+            y = self.b(h)
+            h.mul_(0)
+            return y + h
+
+    for method in ("vanilla", "offload"):
+        model = division.compress(Edits(), method)
+        with pytest.raises(RuntimeError, match=r"modified.*in.?place"):
+            model(torch.randn(4, 8)).sum().backward()
+
+
 def test_autocast_halves_what_convolutions_save() -> None:
     model, x = small_net(), torch.randn(IMAGE)
     stock = division.measure(model, x)

@@ -51,6 +51,7 @@ class ActNN(Method):
     )
     _is_news: bool = field(default=False, init=False, repr=False, compare=False)
     name: ClassVar[str] = "actnn"
+    one_copy: ClassVar[bool] = True  # codecs differ by what was learnt; the tensor is the same
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,6 +58,8 @@ class LossyCodec(Codec):
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
         if isinstance(x, FakeTensor):
             return self._assumed(x)
+        if x.numel() == 0:
+            return {"data": x.clone()}
         seed &= 2**63 - 1  # what an int64 tensor holds
         pack = kernels.pack_bounded if self.coding == "fixed" else kernels.pack_huffman
         parts = pack(x, self.error_bound, self.dither, seed)

@@ -46,6 +46,7 @@ class Lossy(Method):
     dither: bool = False
     assumed_ratio: float = 6.0
     name: ClassVar[str] = "lossy"
+    one_copy: ClassVar[bool] = True  # codecs differ by what was learnt; the tensor is the same
     _step: int = field(default=0, init=False, repr=False, compare=False)
     _layers: dict[str, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -118,7 +119,8 @@ class Lossy(Method):
         weight = weight_of(site, node)
         layer.weight = self._watch(weight, key) if weight is not None else ""
         turn = self.interval - 1 - layer.order % self.interval
-        if (self._step - 1) % self.interval == turn:
+        # Later too, if its turn has passed without a backward that shows its statistics.
+        if (self._step - 1) % self.interval >= turn and not layer.is_fresh:
             self._sample(site, node, tensor, packed, key)
 
     @torch.no_grad()
