@@ -93,7 +93,7 @@ def _batch(config: DictConfig, model: nn.Module, data: Data) -> int:
 
     model.train()
     # Gradients, what the optimizer keeps, averaged weights.
-    copies = 1 + {"sgd": 1, "adamw": 2}[config.optim.name] + (config.optim.ema > 0)
+    copies = 1 + (1 if config.optim.name == "sgd" else 2) + (config.optim.ema > 0)
     with autocast(config.optim.amp, config.hardware.device):
         size = batch.resolve(config.optim.batch, model, copies, len(data.train), images)
     if size != config.optim.batch:

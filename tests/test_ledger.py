@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import division
+from division.stored import Slot
 
 GIB = 2**30
 
@@ -57,8 +58,8 @@ def test_saved_bytes_are_what_the_graph_holds() -> None:
         for name in dir(node):
             if name.startswith("_raw_saved_"):
                 data = getattr(node, name).data
-                packed = getattr(data, "packed", None)
-                for tensor in packed.tensors.values() if packed else [data]:
+                tensors = data.stored.packed.tensors.values() if isinstance(data, Slot) else [data]
+                for tensor in tensors:
                     if isinstance(tensor, Tensor):
                         storage = tensor.untyped_storage()
                         storages[storage._cdata] = storage

@@ -297,9 +297,15 @@ def test_measuring_a_whole_keeps_its_compressed_part_compressed() -> None:
     division.compress(model[0])
     ledger = division.measure(model, torch.randn(IMAGE))
     assert division.method_of(model[0]) is not None
-    assert division.method_of(model) is None
+    assert division.method_of(model) is division.method_of(model[0])  # as under DDP
     assert ledger.ratio > 2
     assert {row.codec for row in ledger.rows if row.module == "Conv2d"} == {"division", "stock"}
+
+
+def test_parts_with_methods_of_their_own_have_to_be_asked_one_by_one() -> None:
+    model = nn.Sequential(division.compress(small_net()), division.compress(small_net(), "actnn"))
+    with pytest.raises(ValueError, match="methods of their own: division, actnn; ask each part"):
+        division.method_of(model)
 
 
 def test_measure_puts_back_buffers_that_the_forward_replaces_or_adds() -> None:

@@ -146,7 +146,7 @@ def test_an_incomplete_group_of_batches_counts_as_a_whole_step(tmp_path: Path) -
     """Six batches in groups of four: the last two are averaged over two, not over four."""
     config = compose_train(settings(tmp_path, "optim.accumulate=4", "method=vanilla"))
     data = build.dataset(config)
-    trainer = train._trainer(config, build.model(config, data), data, {})
+    trainer = train._trainer(config, build.model(config, data), data, {}, config.optim.batch)
     groups: list[int] = []
     trainer._step = lambda x, y, group, update: groups.append(group) or 0.0
     trainer._train_epoch(lambda loss: None)
