@@ -231,3 +231,15 @@ class Transposed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(1, 2)
+
+
+def test_a_forward_without_backward_takes_no_turn_away() -> None:
+    """A teacher pass or a validation in between: the layer whose turn it was is still due."""
+    model = division.compress(small_net(), "lossy", interval=8)
+    for _ in range(12):
+        model(torch.randn(4, 3, 32, 32))
+        model.zero_grad()
+        model(torch.randn(4, 3, 32, 32)).square().mean().backward()
+    layers = division.method_of(model).state_dict()["layers"]
+    assert len(layers) > 5
+    assert all(layer["bound"] != 1e-2 for layer in layers.values())
