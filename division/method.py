@@ -107,8 +107,7 @@ class Division(Method):
         align: "area", or "reference" as released.
         keep: "both", or for ablations "low" or "high".
         fine_bits: bits a code, if more than `bits`, for what is small and matters much: data (the
-            images of a batch) and vectors (the input of a classifier). With 2 bits these were
-            nearly all of the gradient error of a ViT, and 1 % of its bytes.
+            images of a batch) and vectors (the input of a classifier).
         overrides: other options for some modules, by patterns of their paths; None leaves them
             stock: {"blocks.*.attn": {"bits": 4}, "head": None}.
     """
