@@ -36,7 +36,9 @@ def write_rivals(results: Path) -> str:
     """Write the table of the rivals from the same measurements as that of the core."""
     benchmark = core.newest(record.load(results, "benchmark"), **STEP)
     sizes = core.newest(record.load(results, "sizes"), **SIZES)
-    frame = rivals.frame(benchmark, sizes, *_published(results))
+    frame = rivals.frame(
+        benchmark, sizes, *_published(results), pd.read_csv(results / "paper" / "claims.csv")
+    )
     notes = rivals.notes(benchmark, sizes)
     return render.write(results / "tables", "rivals", frame, "The rivals", notes)
 
