@@ -61,6 +61,7 @@ class Attention:
         self._inputs = inputs
         self._again = again
         self._ready: dict[str, Tensor] = {}
+        self._is_over = False
 
     def ticket(self, slot: str, tensor: Tensor) -> tuple["Attention", str]:
         """Return what a slot holds instead of its tensor."""
@@ -71,11 +72,28 @@ class Attention:
         """Return the tensor of a slot; the last of the five leaves nothing behind."""
         call, slot = ticket
         if slot not in call._ready:
-            with torch.no_grad():
-                inputs = [call._inputs[name].unpack() for name in INPUTS]
-                outputs = call._again(*inputs)
-            call._ready = dict(zip((*INPUTS, *OUTPUTS), (*inputs, *outputs), strict=True))
-        return call._ready.pop(slot)
+            call._ready = call._all()
+        tensor = call._ready.pop(slot)
+        call._is_over = not call._ready
+        return tensor
+
+    def rebuild(self) -> Tensor:
+        """Return the output (N, T, heads, D) for the layer behind, whose backward comes first.
+
+        What was made for it serves the backward of the attention too, unless that is over.
+        """
+        tensors = self._ready or self._all()
+        if not self._is_over:
+            self._ready = tensors
+        self._is_over = False
+        return tensors["output"].transpose(1, 2)
+
+    def _all(self) -> dict[str, Tensor]:
+        """Make the five tensors."""
+        with torch.no_grad():
+            inputs = [self._inputs[name].unpack() for name in INPUTS]
+            outputs = self._again(*inputs)
+        return dict(zip((*INPUTS, *OUTPUTS), (*inputs, *outputs), strict=True))
 
 
 def keep_fused(
@@ -102,6 +120,8 @@ def keep_fused(
     form = Form(-1, heads=True)
     kept = {slot: capture.through(node, raws[slot].data, form, where(slot)) for slot in INPUTS}
     call = Attention({slot: each for slot, each in kept.items() if each is not None}, again)
+    # The layer behind flattens (N, T, heads, D), and finds it here without a copy of its own.
+    capture.store.offer(raws["output"].data.transpose(1, 2), call, where("output"))
     for slot, raw in raws.items():
         raw.register_hooks(partial(call.ticket, slot), Attention.redeem)
     return True

@@ -183,7 +183,7 @@ class Capture:
             self.ledger.kernels = kernels.active(tensor.device)
             size, why = 0, f"shared with {slot.stored.site}"
             if not shared and isinstance(slot.stored, Stored):
-                size, why = slot.stored.nbytes, ""
+                size, why = slot.stored.packed.nbytes, ""
             self.ledger.add(site.labels(), tensor, codec.name, why, size)
         return slot, shared
 

@@ -3,6 +3,7 @@
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from division.codec import Codec
@@ -10,7 +11,8 @@ from division.codecs.tokens import Tokens
 from division.forms import Form, grid_of
 from division.method import Method
 from division.recognize import Fingerprint, fingerprint
-from division.stored import Rebuilt, Slot, Stored
+from division.site import Site
+from division.stored import Rebuilder, Rebuilt, Slot, Stored
 
 
 class Store:
@@ -19,11 +21,13 @@ class Store:
     def __init__(self, method: Method) -> None:
         self._method = method
         self._copies: dict[tuple[Any, ...], tuple[weakref.ref[Stored | Rebuilt], Fingerprint]] = {}
+        self._offers: dict[tuple[Any, ...], tuple[weakref.ref[Rebuilder], Fingerprint, str]] = {}
         self._grids: dict[int, tuple[int, int]] = {}
 
     def clear(self) -> None:
         """Forget everything."""
         self._copies.clear()
+        self._offers.clear()
 
     def note_map(self, shape: tuple[int, ...]) -> None:
         """Remember the size of a map (N, C, H, W) that a convolution made: tokens may be of it."""
@@ -44,6 +48,8 @@ class Store:
         if found is None and not exact:
             found = self._copies.get((mark.key, None))
         copy = found[0]() if found and self._method.share and found[1].same(mark) else None
+        if copy is None and not exact:
+            copy = self._taken_offer(mark, tensor.shape)
         if copy is not None:
             return Slot(copy, tensor), True
         seen = form.see(tensor.detach())
@@ -58,6 +64,21 @@ class Store:
         mark = fingerprint(tensor)
         self._copies[mark.key, None] = (weakref.ref(rebuilt), mark)
         return Slot(rebuilt, tensor)
+
+    def offer(self, tensor: Tensor, rebuilder: Rebuilder, site: Site) -> None:
+        """Have a tensor rebuilt if anybody saves it; what can do so lives while its node does."""
+        mark = fingerprint(tensor)
+        self._offers[mark.key] = (weakref.ref(rebuilder), mark, site.path or site.node)
+
+    def _taken_offer(self, mark: Fingerprint, shape: torch.Size) -> Rebuilt | None:
+        """Return what rebuilds a tensor, now that it is needed, if there is an offer."""
+        found = self._offers.get(mark.key)
+        rebuilder = found[0]() if found and self._method.share and found[1].same(mark) else None
+        if found is None or rebuilder is None:
+            return None
+        rebuilt = Rebuilt(rebuilder.rebuild, shape, found[2])
+        self._copies[mark.key, None] = (weakref.ref(rebuilt), mark)
+        return rebuilt
 
     def _on_grid(self, codec: Codec, seen: Tensor, form: Form) -> Codec:
         """Return the codec, or one that lays tokens on their grid first."""

@@ -1,6 +1,7 @@
 """What takes the place of a saved tensor: a packed copy, and how backward must see it."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from division.forms import Form
 class Stored:
     """A packed copy of one saved tensor."""
 
-    __slots__ = ("__weakref__", "codec", "form", "nbytes", "packed", "shape", "site")
+    __slots__ = ("__weakref__", "codec", "form", "packed", "shape", "site")
 
     def __init__(
         self, codec: Codec, packed: Packed, form: Form, shape: torch.Size, site: str
@@ -20,13 +21,19 @@ class Stored:
         self.codec = codec
         self.form = form
         self.packed = packed
-        self.nbytes = packed.nbytes
         self.shape = shape
         self.site = site
 
     def tensor(self) -> Tensor:
         """Return the decompressed tensor in the shape of the original."""
         return self.form.unsee(self.codec.decompress(self.packed), self.shape)
+
+
+class Rebuilder(Protocol):
+    """Something that can compute a tensor again."""
+
+    def rebuild(self) -> Tensor:
+        """Return the tensor."""
 
 
 class Rebuilt:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from division.codec import Codec, Packed
-from division.codecs.cast import Cast
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,9 @@ class Tokens(Codec):
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
         tensors = self.codec._pack(self._grid(x), seed, -1)
         if self.extra:
-            tensors["extra"] = Cast()._pack(x[:, : self.extra].contiguous(), seed, -1)["data"]
+            extra = x[:, : self.extra]
+            dtype = torch.bfloat16 if x.element_size() > 2 else x.dtype
+            tensors["extra"] = extra.to(dtype, copy=True, memory_format=torch.contiguous_format)
         return tensors
 
     def _unpack(self, packed: Packed) -> Tensor:
@@ -55,6 +56,6 @@ class Tokens(Codec):
     def _grid(self, x: Tensor) -> Tensor:
         n, _, channels = x.shape
         sample, token, _ = x.stride()
-        patches = x[:, self.extra :]
         steps = (sample, self.width * token, token, x.stride(2))
-        return patches.as_strided((n, self.height, self.width, channels), steps)
+        start = x.storage_offset() + self.extra * token
+        return x.as_strided((n, self.height, self.width, channels), steps, start)

@@ -27,8 +27,9 @@ from division.quantize import seed_keys
 
 _PROCESS = os.getpid()
 _NARROW = 24  # contiguous maps narrower than this are computed side by side
-_SLAB_LANES = 64  # maps in a slab: rows long enough for streaming, slabs small enough for a cache
-_LARGE_MAP = 4096  # positions from which a slab has fewer lanes, for the cache's sake
+_SLAB = 65536  # elements in a slab of small maps: it fits into a core's own cache
+_FEWEST_LANES, _MOST_LANES = 64, 256  # maps in a slab: rows long enough for streaming
+_LARGE_MAP = 4096  # positions from which a slab has fewer lanes still, for the cache's sake
 
 
 @functools.cache
@@ -49,7 +50,9 @@ def usable() -> str | None:
 
 def _slab_groups(channels: int, size: int) -> int:
     """Return into how many slabs the channels of a sample (or all contiguous maps) are cut."""
-    lanes = _SLAB_LANES if size < _LARGE_MAP else 16
+    lanes = 16
+    if size < _LARGE_MAP:
+        lanes = min(max(_SLAB // max(size, 1), _FEWEST_LANES), _MOST_LANES)
     return -(-channels // lanes)
 
 
