@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import division
-from division.capture import account
 from division.codec import Codec, Packed
+from division.context import account
 from division.state import unchanged
 from division.wrapping import Wrapping
 

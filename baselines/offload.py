@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from division.capture import account
+from division.context import account
 from division.wrapping import Wrapping
 
 NOTHING_SAVED = "it is in host memory already: offloading saves nothing on a CPU"

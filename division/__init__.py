@@ -1,8 +1,8 @@
 """Activation-compressed training: keep a small copy of what autograd saves, exactly accounted."""
 
 from division import codecs, kernels
-from division.capture import capture
 from division.codec import Codec, Packed
+from division.context import capture
 from division.gradients import gradient_error
 from division.ledger import Ledger
 from division.method import Method

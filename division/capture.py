@@ -14,7 +14,6 @@ Three rules keep this safe:
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -31,13 +30,14 @@ from division.attention import AS_A_WHOLE, Product
 from division.codec import FLOAT_TYPES, Codec
 from division.forms import Form
 from division.ledger import Ledger
-from division.method import Method, resolve
+from division.method import Method
 from division.obstacles import obstacle, off_limits
 from division.recognize import is_weight
+from division.recompute import IN_RECIPES
 from division.site import Site
 from division.slots import SLOTS, Keep, Rule, Through
 from division.store import Store
-from division.stored import Slot, Stored
+from division.stored import Rebuilt, Slot, Stored
 
 _innermost: ContextVar["Capture | None"] = ContextVar("division_capture", default=None)
 COMPILED = "a region compiled by torch.compile, left as it is"
@@ -61,7 +61,7 @@ class Capture:
     ) -> None:
         self.method = method
         self.ledger = ledger
-        self._where = where
+        self.where = where
         self.store = Store(method)
         # The stored factors of matrix products, by their nodes: softmax may need them again.
         self.products: dict[int, Product] = {}
@@ -91,13 +91,12 @@ class Capture:
 
     def _on_node(self, node: Any) -> None:
         name = node.name()
-        rules = SLOTS.get(name, {})
-        if not (rules or name in AS_A_WHOLE or self.ledger is not None):
+        if not self._concerns(name):
             return
         # What torch.compile builds while it looks at the code is no real graph.
         if TracingContext.try_get() is not None or not self._is_innermost():
             return
-        path, module = self._where() or ("", None)
+        path, module = self.where() or ("", None)
         why = off_limits()
         if why:
             if self.ledger is not None and _has_slots(node):
@@ -107,13 +106,20 @@ class Capture:
         special = AS_A_WHOLE.get(name)
         if special is not None and special(self, node, partial(Site, path, module, name)):
             return
-        for slot, rule in rules.items():
-            raw = getattr(node, f"_raw_saved_{slot}")
-            self._on_slot(node, raw, rule, Site(path, module, name, slot))
+        rules = SLOTS.get(name, {})
+        kept = self._on_slots(node, rules, partial(Site, path, module, name))
+        if self.store.recipes is not None:
+            self.store.recipes.note(node, name, kept, module)
         if self.ledger is not None:
             why = COMPILED if name.startswith("CompiledFunction") else "no rule for this slot"
             for slot, raw in _other_slots(node, rules):
                 self.leave(Site(path, module, name, slot), raw.data, why)
+
+    def _concerns(self, name: str) -> bool:
+        """Tell whether nodes of this name may have to be looked at."""
+        if name in SLOTS or name in AS_A_WHOLE or self.ledger is not None:
+            return True
+        return self.store.recipes is not None and name in IN_RECIPES
 
     def _remember(self, node: Any, name: str) -> None:
         """Note what later nodes may ask for: sizes of maps, and products that may be scores."""
@@ -127,20 +133,35 @@ class Capture:
     def _is_innermost(self) -> bool:
         """Of captures inside each other only the innermost acts, abandoned ones left aside."""
         capture = _innermost.get()
-        while capture is not None and not (capture._open and capture._where()):
+        while capture is not None and not (capture._open and capture.where()):
             capture = capture._outer
         return capture is self
 
-    def _on_slot(self, node: Any, raw: Any, rule: Rule, site: Site) -> None:
+    def _on_slots(
+        self, node: Any, rules: dict[str, Rule], where: Callable[[str], Site]
+    ) -> dict[str, tuple[Slot, Tensor]]:
+        """Have the slots packed that rules name; return those that were, with the originals."""
+        kept = {}
+        for name, rule in rules.items():
+            raw = getattr(node, f"_raw_saved_{name}")
+            original = raw.data
+            slot = self._on_slot(node, raw, rule, where(name))
+            if slot is not None:
+                kept[name] = (slot, original)
+        return kept
+
+    def _on_slot(self, node: Any, raw: Any, rule: Rule, site: Site) -> Slot | None:
+        """Have one slot packed as its rule says, if it can be; return what it holds then."""
         tensor = raw.data
         if not isinstance(tensor, Tensor) or tensor.dim() == 0:
-            return
+            return None
         why = obstacle(tensor)
         if why:
             self.leave(site, tensor, why)
-            return
+            return None
         if is_weight(tensor):
-            return
+            return None
+        slot = None
         decision = rule(node, tensor, site)
         if isinstance(decision, Keep):
             self.leave(site, tensor, decision.why)
@@ -154,10 +175,11 @@ class Capture:
         elif not decision.takes(tensor.dtype):
             self.leave(site, tensor, f"{tensor.dtype} is not compressed")
         elif self.method.masks:
-            surrogate, _ = self._keep(tensor, decision, Form(), site, exact=True)
-            raw.register_hooks(lambda _: surrogate, Slot.unpack)
+            slot, _ = self._keep(tensor, decision, Form(), site, exact=True)
+            raw.register_hooks(lambda _: slot, Slot.unpack)
         else:
             self.leave(site, tensor, f"{self.method.name} stores no masks (masks=False)")
+        return slot
 
     def through(self, node: Any, tensor: Tensor, form: Form, site: Site) -> Slot | None:
         """Pack a tensor with the method's codec, or leave it and say why."""
@@ -181,10 +203,14 @@ class Capture:
         slot, shared = self.store.keep(tensor, codec, form, site.path or site.node, exact)
         if self.ledger is not None:
             self.ledger.kernels = kernels.active(tensor.device)
-            size, why = 0, f"shared with {slot.stored.site}"
-            if not shared and isinstance(slot.stored, Stored):
-                size, why = slot.stored.packed.nbytes, ""
-            self.ledger.add(site.labels(), tensor, codec.name, why, size)
+            stored, name = slot.stored, codec.name
+            size, why = 0, f"shared with {stored.site}"
+            if isinstance(stored, Rebuilt):
+                name, why = "rebuilt", f"rebuilt from what {stored.site} stores"
+                size = stored.nbytes if stored.readers == 1 else 0
+            elif not shared:
+                size, why = stored.packed.nbytes, ""
+            self.ledger.add(site.labels(), tensor, name, why, size)
         return slot, shared
 
     def leave(self, site: Site, tensor: object, why: str) -> None:
@@ -219,37 +245,6 @@ def _other_slots(node: Any, rules: dict[str, Rule]) -> Iterator[tuple[str, Any]]
                 yield slot, raw
 
 
-def account(
-    tensor: Tensor, kept_by: str, why: str, codec: str = "stock", stored: int | None = None
-) -> None:
-    """Note a tensor that a method keeps by its own means, if a ledger is being written.
-
-    `stored` is what its copy takes, or None where the tensor itself is kept.
-    """
-    running = _innermost.get()
-    if running is None or running.ledger is None:
-        return
-    path, module = running._where() or ("", None)
-    if not (is_weight(tensor) or running.ledger.owns(tensor)):
-        site = Site(path, module, kept_by, "tensor")
-        running.ledger.add(site.labels(), tensor, codec, why, stored)
-
-
-@contextmanager
-def capture(method: str | Method = "division", **options: object) -> Iterator[Ledger]:
-    """Compress whatever autograd saves inside the context; yields the ledger.
-
-    A compressed model inside keeps its own method, and its tensors are not in this ledger.
-
-    >>> net = torch.nn.Conv2d(3, 8, 3)
-    >>> with capture("division", bits=2) as ledger:
-    ...     loss = net(torch.randn(4, 3, 32, 32)).square().mean()
-    >>> loss.backward()
-    >>> ledger.ratio > 1
-    True
-    """
-    ledger, resolved = Ledger(), resolve(method, **options)
-    if getattr(resolved, "overrides", None):
-        raise ValueError("overrides name modules, and capture has none; use compress(model, ...)")
-    with Capture(resolved, ledger):
-        yield ledger
+def running() -> Capture | None:
+    """Return the capture that sees what is built now, if there is one."""
+    return _innermost.get()

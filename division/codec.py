@@ -28,6 +28,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from division.bits import unpack_mask
+
 FLOAT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -83,6 +85,21 @@ class Codec(ABC):
     def decompress_into(self, packed: Packed, out: Tensor) -> None:
         """Write what `decompress` returns where it belongs."""
         out.copy_(self.decompress(packed))
+
+    def decompress_affine(
+        self, packed: Packed, factor: Tensor, term: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Return what `decompress` does, every channel scaled and shifted, and masked.
+
+        The channel is dimension 1; `mask` is as `bits.pack_mask` makes it, in the memory's order.
+        """
+        y = self.decompress(packed)
+        spread = (-1, *[1] * (y.dim() - 2))
+        y = (y * factor.view(spread) + term.view(spread)).to(y.dtype)
+        if mask is None:
+            return y
+        inside = unpack_mask(mask, y.numel(), 0.0, 1.0, y.dtype)
+        return torch.where(unflatten_memory(inside, y.shape, packed.memory_format) > 0, y, 0.0)
 
     def takes_as_it_lies(self, x: Tensor, channel: int) -> bool:
         """Tell whether `_pack` can read a tensor that is not dense, and spare a copy of it."""

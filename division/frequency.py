@@ -141,6 +141,37 @@ def merge_maps_into(
     out.copy_(merge_maps(low, codes, offset, scale, bits, height, width, out.dtype, last))
 
 
+def merge_maps_affine(
+    low: Tensor,
+    codes: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    bits: int,
+    height: int,
+    width: int,
+    dtype: torch.dtype,
+    channels_last: bool,
+    factor: Tensor,
+    term: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """Do as `merge_maps`; then scale and shift every channel, and zero what a mask excludes.
+
+    `factor` and `term` (C) are fp32, and so is the arithmetic; `mask` holds one bit an element, in
+    the order of the memory, as `bits.pack_mask` makes it.
+    """
+    kind = (height, width, torch.float32, channels_last)
+    y = merge_maps(low, codes, offset, scale, bits, *kind)
+    y = y * factor[:, None, None] + term[:, None, None]
+    if mask is not None:
+        inside = bitpack.unpack_mask(mask, y.numel(), 0.0, 1.0, torch.float32)
+        order = (0, 2, 3, 1) if channels_last else (0, 1, 2, 3)
+        ordered = y.permute(order)
+        y = torch.where(inside.view(ordered.shape) > 0, ordered, 0.0)
+        y = y.permute(0, 3, 1, 2) if channels_last else y
+    return y.to(dtype)
+
+
 def _base(low: Tensor, offset: Tensor, height: int, width: int) -> Tensor:
     """Return where code 0 lies: per map, or per element where there is a low part."""
     offset32 = offset.float()[:, :, None, None]

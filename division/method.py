@@ -29,11 +29,13 @@ class Method:
         masks: store ReLU and dropout masks as bits, pooling indices as bytes, pooling inputs as
             shapes. Exact; off only to be faithful to a paper that lacks them.
         share: store a tensor that several layers save only once.
+        recompute: do not store what a cheap layer can compute again from its own stored input.
         seed: start of the method's own random numbers.
     """
 
     masks: bool = True
     share: bool = True
+    recompute: bool = False
     seed: int = 0
     _drawn: int = field(default=0, init=False, repr=False)
     name: ClassVar[str] = "method"

@@ -11,6 +11,7 @@ from division.codecs.tokens import Tokens
 from division.forms import Form, grid_of
 from division.method import Method
 from division.recognize import Fingerprint, fingerprint
+from division.recompute import Recipes
 from division.site import Site
 from division.stored import Rebuilder, Rebuilt, Slot, Stored
 
@@ -22,12 +23,15 @@ class Store:
         self._method = method
         self._copies: dict[tuple[Any, ...], tuple[weakref.ref[Stored | Rebuilt], Fingerprint]] = {}
         self._offers: dict[tuple[Any, ...], tuple[weakref.ref[Rebuilder], Fingerprint, str]] = {}
+        self.recipes = Recipes() if method.recompute else None
         self._grids: dict[int, tuple[int, int]] = {}
 
     def clear(self) -> None:
         """Forget everything."""
         self._copies.clear()
         self._offers.clear()
+        if self.recipes is not None:
+            self.recipes.clear()
 
     def note_map(self, shape: tuple[int, ...]) -> None:
         """Remember the size of a map (N, C, H, W) that a convolution made: tokens may be of it."""
@@ -49,7 +53,7 @@ class Store:
             found = self._copies.get((mark.key, None))
         copy = found[0]() if found and self._method.share and found[1].same(mark) else None
         if copy is None and not exact:
-            copy = self._taken_offer(mark, tensor.shape)
+            copy = self._taken_offer(mark, tensor.shape) or self._by_recipe(tensor)
         if copy is not None:
             return Slot(copy, tensor), True
         seen = form.see(tensor.detach())
@@ -57,7 +61,10 @@ class Store:
         packed = laid_out.compress(seen, self._method.next_seed(), form.channel)
         copy = Stored(laid_out, packed, form, tensor.shape, site)
         self._copies[key] = (weakref.ref(copy), mark)
-        return Slot(copy, tensor), False
+        slot = Slot(copy, tensor)
+        if self.recipes is not None and not exact:
+            self.recipes.note_copy(tensor, slot)
+        return slot, False
 
     def add(self, tensor: Tensor, rebuilt: Rebuilt) -> Slot:
         """Have a tensor rebuilt for all that save it."""
@@ -79,6 +86,14 @@ class Store:
         rebuilt = Rebuilt(rebuilder.rebuild, shape, found[2])
         self._copies[mark.key, None] = (weakref.ref(rebuilt), mark)
         return rebuilt
+
+    def _by_recipe(self, tensor: Tensor) -> Rebuilt | None:
+        """Return what rebuilds a tensor from what another layer stored, if that is smaller."""
+        step = self.recipes.find(tensor) if self.recipes is not None else None
+        again = step.take() if step is not None and step.nbytes < tensor.nbytes // 16 else None
+        if step is None or again is None:
+            return None
+        return Rebuilt(again, tensor.shape, step.site, False, step.sources, step.nbytes)
 
     def _on_grid(self, codec: Codec, seen: Tensor, form: Form) -> Codec:
         """Return the codec, or one that lays tokens on their grid first."""

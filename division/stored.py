@@ -39,10 +39,24 @@ class Rebuilder(Protocol):
 class Rebuilt:
     """A tensor that is computed again from other copies, once for all who need it."""
 
-    __slots__ = ("__weakref__", "_again", "_given", "_ready", "readers", "shape", "site")
+    __slots__ = (
+        "__weakref__", "_again", "_given", "_ready", "keeps", "nbytes", "readers", "shape", "site",
+        "sources",
+    )  # fmt: skip
 
-    def __init__(self, again: Callable[[], Tensor], shape: torch.Size, site: str) -> None:
+    def __init__(
+        self,
+        again: Callable[[], Tensor],
+        shape: torch.Size,
+        site: str,
+        keeps: bool = True,
+        sources: int = 1,
+        nbytes: int = 0,
+    ) -> None:
         self._again = again
+        self.keeps = keeps  # from the first reader to the last; else each has it computed again
+        self.sources = sources  # copies that are decompressed for it
+        self.nbytes = nbytes  # what it takes itself
         self._ready: Tensor | None = None
         self._given = 0
         self.readers = 0
@@ -51,13 +65,14 @@ class Rebuilt:
 
     def tensor(self) -> Tensor:
         """Return the tensor; the last reader leaves nothing behind."""
-        if self._ready is None:
-            with torch.no_grad():
-                self._ready = self._again()
         tensor = self._ready
+        if tensor is None:
+            with torch.no_grad():
+                tensor = self._again()
         self._given += 1
-        if self._given >= self.readers:
-            self._ready, self._given = None, 0
+        is_last = self._given >= self.readers
+        self._ready = None if is_last or not self.keeps else tensor
+        self._given = 0 if is_last else self._given
         return tensor
 
 
@@ -87,6 +102,22 @@ class Slot:
             tensor.shape, self.stride, dtype=tensor.dtype, device=tensor.device
         )
         return exact.copy_(tensor)
+
+    def unpack_affine(self, factor: Tensor, term: Tensor, mask: "Slot | None") -> Tensor | None:
+        """Return the tensor, channels scaled and shifted, and masked: in one pass, or not at all.
+
+        The copy must be of maps as they are, and the mask of a tensor that lies in the same order.
+        """
+        stored = self.stored
+        if not isinstance(stored, Stored) or stored.form != Form() or stored.shape != self.shape:
+            return None
+        if mask is None:
+            return stored.codec.decompress_affine(stored.packed, factor, term, None)
+        bits = mask.stored
+        if not isinstance(bits, Stored) or bits.packed.memory_format != stored.packed.memory_format:
+            return None
+        inside = bits.packed.tensors["bits"]
+        return stored.codec.decompress_affine(stored.packed, factor, term, inside)
 
     def _in_place(self, stored: Stored) -> Tensor:
         """Decompress tokens straight into the strides of the original."""

@@ -1,5 +1,6 @@
 """The CPU kernels give the definition's bytes, strides and dtypes, whatever they are given."""
 
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from division import bits as bitpack
 from division import frequency, windows
+from division.codec import flatten_memory
 from division.kernels import cpu
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -90,6 +92,17 @@ def check_maps(x: Tensor, bits: int, rows: int, cols: int, seed: int, threads: i
     for ours, theirs in zip(found, expected, strict=True):
         assert_same(ours, theirs)
     assert_same(merged, frequency.merge_maps(*arguments))
+    finish = finishing(x)
+    with torch_threads(threads):
+        finished = [cpu.merge_maps_affine(*arguments, *f) for f in (finish, (*finish[:2], None))]
+    assert_same(finished[0], frequency.merge_maps_affine(*arguments, *finish))
+    assert_same(finished[1], frequency.merge_maps_affine(*arguments, *finish[:2], None))
+
+
+def finishing(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a scale and a shift for every channel, and a mask."""
+    factor, term = torch.randn(2, x.shape[1], generator=torch.Generator().manual_seed(4))
+    return factor, term, bitpack.pack_mask(flatten_memory(x), 0.0, math.nan)
 
 
 @MANY

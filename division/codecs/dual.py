@@ -100,6 +100,19 @@ class Dual(Codec):
             return
         kernels.merge_maps_into(*(packed.tensors[name] for name in NAMES), self.bits, target)
 
+    def decompress_affine(
+        self, packed: Packed, factor: Tensor, term: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Finish maps in the pass that rebuilds them."""
+        contiguous = packed.memory_format == torch.contiguous_format
+        blocks = self._blocks(packed.shape, contiguous, 1) if self.keep == "both" else None
+        if blocks is None or len(packed.shape) != 4:
+            return super().decompress_affine(packed, factor, term, mask)
+        parts = (packed.tensors[name] for name in NAMES)
+        size, channels_last = blocks.maps.shape[2:], blocks.maps.channels_last
+        kind = (self.bits, *size, packed.dtype, channels_last)
+        return kernels.merge_maps_affine(*parts, *kind, factor, term, mask)  # type: ignore[no-any-return]
+
     def takes_as_it_lies(self, x: Tensor, channel: int) -> bool:
         """Take tokens of any step: a part of longer rows, or of a longer sequence."""
         if channel != -1 or x.dim() not in (3, 4) or x.stride(-1) != 1:

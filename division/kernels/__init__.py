@@ -4,6 +4,7 @@ from division.kernels.dispatch import BACKENDS, active, use
 from division.kernels.ops import (
     group_ranges,
     merge_maps,
+    merge_maps_affine,
     merge_maps_into,
     merge_samples,
     pack_bounded,
@@ -23,6 +24,7 @@ __all__ = [
     "active",
     "group_ranges",
     "merge_maps",
+    "merge_maps_affine",
     "merge_maps_into",
     "merge_samples",
     "pack_bounded",

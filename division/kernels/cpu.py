@@ -123,6 +123,41 @@ def merge_maps_into(
     low: Tensor, codes: Tensor, offset: Tensor, scale: Tensor, bits: int, out: Tensor
 ) -> None:
     """Rebuild maps where they belong, as `frequency.merge_maps_into`."""
+    _merge(low, codes, offset, scale, bits, out, (0, 0, 0, 0, 1))
+
+
+def merge_maps_affine(
+    low: Tensor,
+    codes: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    bits: int,
+    height: int,
+    width: int,
+    dtype: torch.dtype,
+    channels_last: bool,
+    factor: Tensor,
+    term: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """Rebuild maps and finish them, as `frequency.merge_maps_affine`."""
+    shape = (offset.shape[0], offset.shape[1], height, width)
+    out = _empty_maps(*shape, torch.float32, channels_last)
+    finish = [tensor.contiguous() for tensor in (factor, term, mask) if tensor is not None]
+    places = [tensor.data_ptr() for tensor in finish] + [0] * (3 - len(finish))
+    _merge(low, codes, offset, scale, bits, out, (*places, out.numel(), out.shape[1]))
+    return out if dtype == torch.float32 else out.to(dtype)
+
+
+def _merge(
+    low: Tensor,
+    codes: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    bits: int,
+    out: Tensor,
+    finish: tuple[int, ...],
+) -> None:
     rows, cols = low.shape[2:]
     if is_channels_last(out):
         low = low.contiguous(memory_format=torch.channels_last)
@@ -131,7 +166,7 @@ def merge_maps_into(
         low = low.contiguous()
     tensors = (low, codes.contiguous(), offset.contiguous(), scale.contiguous(), out)
     addresses = tuple(tensor.data_ptr() for tensor in tensors)
-    _launch_maps("merge", addresses, (rows, cols, bits), out)
+    _launch_maps("merge", (*addresses, *finish), (rows, cols, bits), out)
 
 
 def _empty_maps(

@@ -32,6 +32,7 @@ from division.kernels.cpu_copies import (
     scatter,
     to_slab,
 )
+from division.kernels.cpu_finish import finish_map, finish_slab
 from division.kernels.cpu_slabs import fill_blocks, merge_slab, split_slab
 from division.kernels.cpu_tiles import LANES
 
@@ -134,10 +135,12 @@ def split(
 @kernel
 def merge_chunk(
     low_address, codes_address, offset_address, scale_address, out_address,
+    factor_address, term_address, mask_address, count, real_channels,
     kind, channels, height, width, rows, cols, bits, channels_last, step, sample_step, groups,
     begin, end,
 ):  # fmt: skip
-    """Rebuild the slabs [begin, end)."""
+    """Rebuild the slabs [begin, end), and finish them if there are factors (fp32 only)."""
+    finish = (factor_address, term_address, mask_address, count, real_channels)
     size, blocks, packed = height * width, rows * cols, packed_size(height * width, bits)
     samples = (end + groups - 1) // groups
     maps = samples * channels
@@ -196,11 +199,17 @@ def merge_chunk(
             )  # fmt: skip
         if is_copied:
             scatter(slab, lanes, out, shorts, start, lane_step, step, size, used, kind, wide)
+        if factor_address != 0 and channels_last:
+            finish_slab(out, start, step, size, first, used, finish)
+        elif factor_address != 0:
+            for i in range(first_map, first_map + used):
+                finish_map(out, i * size, size, i % real_channels, finish)
 
 
 @kernel(parallel=True)
 def merge(
     low_address, codes_address, offset_address, scale_address, out_address,
+    factor_address, term_address, mask_address, count, real_channels,
     kind, channels, height, width, rows, cols, bits, channels_last, step, sample_step, groups,
     slabs, chunks,
 ):  # fmt: skip
@@ -208,6 +217,7 @@ def merge(
     for chunk in prange(chunks):
         merge_chunk(
             low_address, codes_address, offset_address, scale_address, out_address,
+            factor_address, term_address, mask_address, count, real_channels,
             kind, channels, height, width, rows, cols, bits, channels_last, step, sample_step,
             groups, chunk * slabs // chunks, (chunk + 1) * slabs // chunks,
         )  # fmt: skip

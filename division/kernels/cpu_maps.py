@@ -29,6 +29,7 @@ from division.kernels.cpu_common import (
 )
 from division.kernels.cpu_compile import inlined, kernel
 from division.kernels.cpu_encode import encode_map, encode_map_packed
+from division.kernels.cpu_finish import finish_map
 from division.kernels.cpu_means import block_means, block_shares, range_of, segments_of, spread
 from division.kernels.cpu_planes import pack_plane, unpack_slot
 from division.kernels.cpu_tiles import LANES
@@ -198,9 +199,11 @@ def _decode(codes, low, m, rows, width, starts, offset, scale, base, values, out
 @kernel
 def merge_chunk(
     low_address, codes_address, offset_address, scale_address, out_address,
+    factor_address, term_address, mask_address, count, channels,
     kind, height, width, rows, cols, bits, begin, end,
 ):  # fmt: skip
-    """Rebuild the maps [begin, end)."""
+    """Rebuild the maps [begin, end), and finish them if there are factors (fp32 only)."""
+    finish = (factor_address, term_address, mask_address, count, channels)
     size, packed = height * width, packed_size(height * width, bits)
     out, shorts = floats_at(out_address, end * size), shorts_at(out_address, end * size)
     low = shorts_at(low_address, end * rows * cols)
@@ -224,17 +227,21 @@ def merge_chunk(
         _decode(codes, low, m, rows, width, starts, offset, scale, base, values, target, start)
         if kind == HALF:
             narrow(wide, 0, shorts, m * size, size, kind)
+        if factor_address != 0:
+            finish_map(out, m * size, size, m % channels, finish)
 
 
 @kernel(parallel=True)
 def merge(
     low_address, codes_address, offset_address, scale_address, out_address,
+    factor_address, term_address, mask_address, count, channels,
     kind, height, width, rows, cols, bits, maps, chunks,
 ):  # fmt: skip
     """Rebuild all maps, in chunks that threads share."""
     for chunk in prange(chunks):
         merge_chunk(
             low_address, codes_address, offset_address, scale_address, out_address,
+            factor_address, term_address, mask_address, count, channels,
             kind, height, width, rows, cols, bits,
             chunk * maps // chunks, (chunk + 1) * maps // chunks,
         )  # fmt: skip

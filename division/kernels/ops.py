@@ -23,6 +23,9 @@ _SCHEMAS = {
     " int width, ScalarType dtype, bool channels_last) -> Tensor",
     "merge_maps_into": "(Tensor low, Tensor codes, Tensor offset, Tensor scale, int bits,"
     " Tensor(a!) out) -> ()",
+    "merge_maps_affine": "(Tensor low, Tensor codes, Tensor offset, Tensor scale, int bits,"
+    " int height, int width, ScalarType dtype, bool channels_last, Tensor factor, Tensor term,"
+    " Tensor? mask) -> Tensor",
     "pack_mask": "(Tensor x, float low, float high) -> Tensor",
     "unpack_mask": "(Tensor packed, int count, float outside, float inside, ScalarType dtype)"
     " -> Tensor",
@@ -77,6 +80,7 @@ def _fake_merge_maps(
     width: int,
     dtype: torch.dtype,
     channels_last: bool,
+    *finish: Tensor | None,
 ) -> Tensor:
     n, c = offset.shape
     if channels_last:
@@ -110,6 +114,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "split_maps": _fake_split_maps,
     "merge_maps": _fake_merge_maps,
     "merge_maps_into": _fake_merge_maps_into,
+    "merge_maps_affine": _fake_merge_maps,
     "pack_mask": _fake_pack_mask,
     "unpack_mask": _fake_unpack_mask,
     "pack_window_index": _fake_pack_window_index,
@@ -135,6 +140,7 @@ _library = _register()  # the operators live as long as this object
 split_maps = torch.ops.division.split_maps.default
 merge_maps = torch.ops.division.merge_maps.default
 merge_maps_into = torch.ops.division.merge_maps_into.default
+merge_maps_affine = torch.ops.division.merge_maps_affine.default
 pack_mask = torch.ops.division.pack_mask.default
 unpack_mask = torch.ops.division.unpack_mask.default
 pack_window_index = torch.ops.division.pack_window_index.default
