@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from division.codec import Codec, Packed, check_range
+from division.codec import Codec, Packed, check_choice, check_range
 from division.codecs import Dual, Identity
 from division.overrides import check_patterns, most_specific
 from division.registry import Registry
@@ -29,13 +29,14 @@ class Method:
         masks: store ReLU and dropout masks as bits, pooling indices as bytes, pooling inputs as
             shapes. Exact; off only to be faithful to a paper that lacks them.
         share: store a tensor that several layers save only once.
-        recompute: do not store what a cheap layer can compute again from its own stored input.
+        recompute: do not store what a cheap layer can compute again from its own stored input;
+            "deep" also rebuilds residual sums, from two stored terms: smaller, and slower.
         seed: start of the method's own random numbers.
     """
 
     masks: bool = True
     share: bool = True
-    recompute: bool = False
+    recompute: bool | str = False
     seed: int = 0
     _drawn: int = field(default=0, init=False, repr=False)
     name: ClassVar[str] = "method"
@@ -43,6 +44,7 @@ class Method:
 
     def __post_init__(self) -> None:
         check_range("seed", self.seed, 0, 2**31 - 1)
+        check_choice("recompute", self.recompute, (False, True, "deep"))
 
     def codec(self, site: Site) -> Codec | None:
         """Return the codec for a site's tensor, or None to leave it as it is."""

@@ -27,7 +27,9 @@ from division.stored import Rebuilt, Slot
 
 Again = Callable[[], Tensor]
 Kept = Mapping[str, tuple[Slot, Tensor]]  # slots of a node that were packed, and their originals
-MOST_SOURCES = 2  # copies that a recipe may decompress: more would cost more time than it saves
+# Copies that a recipe may decompress, by the option: one costs no time against a copy of its own;
+# a residual sum needs two, which saves more memory and costs time.
+SOURCES: dict[bool | str, int] = {False: 0, True: 1, "deep": 2}
 # Nodes that save nothing and yet are part of recipes.
 IN_RECIPES = {
     "AddBackward0", "CatBackward0", "PermuteBackward0", "TransposeBackward0", "SliceBackward0",
@@ -63,7 +65,7 @@ class Step:
 
     def makes(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is what this step computes, as far as can be seen."""
-        if tensor._version not in self.versions or self.sources > MOST_SOURCES:
+        if tensor._version not in self.versions:
             return False
         if tuple(tensor.shape) != self.shape:
             return tensor.is_contiguous()  # a view of it, in another shape
@@ -76,7 +78,8 @@ class Step:
 class Recipes:
     """The steps of one forward, by the nodes whose outputs they compute."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_sources: int) -> None:
+        self._most_sources = most_sources
         self._steps: dict[tuple[int, int], Step] = {}
 
     def clear(self) -> None:
@@ -90,7 +93,9 @@ class Recipes:
         while node is not None and node.name() in VIEWS and tensor.is_contiguous():
             node, output = node.next_functions[0]
         step = None if node is None else self._steps.get((node._sequence_nr(), output))
-        return step if step is not None and step.makes(tensor) else None
+        if step is None or step.sources > self._most_sources or not step.makes(tensor):
+            return None
+        return step
 
     def note(self, node: Any, name: str, kept: Kept, module: nn.Module | None) -> None:
         """Remember how the output of a node can be computed again, if it can be."""

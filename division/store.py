@@ -11,7 +11,7 @@ from division.codecs.tokens import Tokens
 from division.forms import Form, grid_of
 from division.method import Method
 from division.recognize import Fingerprint, fingerprint
-from division.recompute import Recipes
+from division.recompute import SOURCES, Recipes
 from division.site import Site
 from division.stored import Rebuilder, Rebuilt, Slot, Stored
 
@@ -23,7 +23,7 @@ class Store:
         self._method = method
         self._copies: dict[tuple[Any, ...], tuple[weakref.ref[Stored | Rebuilt], Fingerprint]] = {}
         self._offers: dict[tuple[Any, ...], tuple[weakref.ref[Rebuilder], Fingerprint, str]] = {}
-        self.recipes = Recipes() if method.recompute else None
+        self.recipes = Recipes(SOURCES[method.recompute]) if method.recompute else None
         self._grids: dict[int, tuple[int, int]] = {}
 
     def clear(self) -> None:

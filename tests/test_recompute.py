@@ -109,10 +109,18 @@ def test_exact_copies_give_exact_gradients(name: str, layout: torch.memory_forma
         net, x = net.to(memory_format=layout), x.contiguous(memory_format=layout)
     x.requires_grad_()
     exact = gradients(net, x)
-    division.compress(net, "identity", recompute=True)
+    division.compress(net, "identity", recompute="deep")
     assert set(rebuilt(net, x)) == sites
     assert_close(gradients(net, x), exact)
     assert_close(gradients(net, x), exact)  # nothing is left behind by the first pass
+
+
+def test_residual_sums_are_rebuilt_only_if_asked_for() -> None:
+    net, shape, sites = NETS["residual"]
+    net = division.compress(copy.deepcopy(net), "division", recompute=True)
+    assert set(rebuilt(net, torch.randn(shape))) == sites - {"2.conv1"}
+    with pytest.raises(ValueError, match="recompute must be one of False, True, 'deep'; got 'all'"):
+        division.compress(nn.Conv2d(3, 8, 3), "division", recompute="all")
 
 
 def test_the_ledger_says_from_what_a_tensor_is_rebuilt() -> None:
