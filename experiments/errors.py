@@ -93,6 +93,18 @@ def run(config: DictConfig) -> int:
     return len(todo)
 
 
+def rows_for(config: DictConfig, results: Path) -> list[record.Row]:
+    """Return the newest row of each total that a config asks for; needs no data."""
+    wanted = [settings(config, str(at), 0, spec) for at in config.at for spec in specs_of(config)]
+    keys = {record.config_hash({**each, "step": None}) for each in wanted}
+    found: dict[tuple[str, str], record.Row] = {}
+    for row in sorted(record.load(results, config.name), key=lambda row: row.utc):
+        key = record.config_hash({**row.config, "step": None})
+        if key in keys:
+            found[key, row.metric] = row
+    return list(found.values())
+
+
 def _is_done(config: DictConfig, at: str, step: int, spec: Spec) -> bool:
     last = {NOISE: "batch_noise", SPECTRUM: "low_share"}.get(spec.label, LAST)
     wanted = settings(config, at, step, spec)

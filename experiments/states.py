@@ -1,5 +1,6 @@
 """States of one vanilla training, at which methods are then compared on equal terms."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,12 @@ from experiments.loop import Trainer
 from experiments.progress import Display
 
 State = dict[str, Tensor]
+
+
+class _Enough(Exception):
+    """All states are there: the rest of the training need not run."""
+
+
 # What is measured at the states does not change them.
 _NOT_OF_THE_TRAINING = ("specs", "at", "layers", "draws", "batches", "batch", "warmup", "scale")
 
@@ -76,9 +83,11 @@ def _train(config: DictConfig, data: Data, paths: dict[int, Path]) -> None:
     def step(loss: float) -> None:
         display.step(loss)
         keep()
+        if trainer.update >= max(paths):
+            raise _Enough
 
     keep()
     title = f"vanilla training of {config.model.name} on {data.name}"
-    with Display(title, trainer, config.progress) as display:
+    with Display(title, trainer, config.progress) as display, suppress(_Enough):
         for epoch in trainer.run(step):
             display.epoch(epoch)

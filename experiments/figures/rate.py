@@ -1,0 +1,94 @@
+"""Rate and distortion: gradient error against bits an element, for every method."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from experiments.figures import frames, style
+
+EXACT = 1e-6  # a smaller error is rounding alone
+_SCOPES = {"conv": "convolutions only", "all": "everything"}
+
+
+def draw(frame: pd.DataFrame) -> style.Drawing:
+    """Draw a panel for every state of the training.
+
+    Args:
+        frame: rows of `experiments.errors` of one network and dataset.
+    """
+    points = frames.newest(frame, ["label", "at", "metric", "seed"])
+    states = list(dict.fromkeys(points.loc[points["metric"] == "gradient_error", "at"]))
+    with style.look():
+        figure = style.figure(style.PAGE, 2.9)
+        panels = figure.subplots(1, len(states), sharey=True, squeeze=False)[0]
+        for axes, at in zip(panels, states, strict=True):
+            _panel(axes, points[points["at"] == at], at)
+        panels[0].set_ylabel("relative gradient error")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    errors = points[points["metric"] == "gradient_error"]
+    caption = (
+        f"Gradient error against what is stored, {frames.of_what(errors)}: |g - g0| / |g0| over "
+        "all parameters (root mean square over draws of the rounding noise; median over "
+        f"{_batches(errors)} batches of {_images(errors)} images, bars from the 20th to the 80th "
+        "percentile) at three states of one vanilla training "
+        f"({frames.seeds_of(errors)}). Bits an element: all that is held for the backward pass, "
+        "masks and metadata included, for every fp32 value that stock PyTorch holds. Methods "
+        "without error stand on the lowest line. Dotted: how far the gradient of one batch is from "
+        "the mean over many, the noise that SGD has anyway."
+    )
+    return style.Drawing(figure, caption)
+
+
+def _panel(axes: Axes, points: pd.DataFrame, at: str) -> None:
+    errors, bits = (
+        points[points["metric"] == metric].set_index("label")
+        for metric in ("gradient_error", "bits_per_element")
+    )
+    floor = errors["value"][errors["value"] > EXACT].min() / 3
+    # One option of DIVISION changed at a time would be a cloud: its line is that of the bits.
+    lines: dict[tuple[str, str], list[str]] = {}
+    for label, row in errors.iterrows():
+        if row["method"] == "division" and not set(row["options"]) <= {"bits"}:
+            continue
+        lines.setdefault((row["method"], row["options"].get("scope", "conv")), []).append(label)
+    order = style.in_order([method for method, _ in lines])
+    for key in sorted(lines, key=lambda key: (order.index(key[0]), key[1])):
+        _line(axes, *key, errors.loc[lines[key]], bits.loc[lines[key]], floor)
+    noise = points[points["metric"] == "batch_noise"]["value"]
+    if len(noise):
+        axes.axhline(noise.iloc[0], color="black", linestyle=":", linewidth=0.9, zorder=1)
+    step = int(errors["step"].iloc[0])
+    axes.set(xscale="log", yscale="log", xlabel="bits an element", title=f"{at}: step {step}")
+    style.plain_log_ticks(axes, "x", [1, 2, 4, 8, 16, 32])
+    axes.set_xlim(1, 40)
+
+
+def _line(
+    axes: Axes, method: str, scope: str, errors: pd.DataFrame, bits: pd.DataFrame, floor: float
+) -> None:
+    order = bits["value"].sort_values().index
+    errors, bits = errors.loc[order], bits.loc[order]
+    exact = errors["value"] <= EXACT
+    y = errors["value"].where(~exact, floor)
+    low, high = (y - errors["p20"]).clip(lower=0), (errors["p80"] - y).clip(lower=0)
+    label = method if method not in ("pooling", "lossy") else f"{method}, {_SCOPES[scope]}"
+    axes.errorbar(
+        bits["value"],
+        y,
+        yerr=[low.where(~exact, 0), high.where(~exact, 0)],
+        color=style.colour(method),
+        marker=style.marker(method),
+        markerfacecolor="white" if scope == "conv" and method in ("pooling", "lossy") else None,
+        label=label,
+        capsize=1.5,
+        elinewidth=0.8,
+        clip_on=False,
+    )
+
+
+def _batches(errors: pd.DataFrame) -> int:
+    return int(errors["n"].max())
+
+
+def _images(errors: pd.DataFrame) -> int:
+    return int(errors["batch"].max())
