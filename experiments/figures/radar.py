@@ -61,8 +61,9 @@ def draw(trained: pd.DataFrame, benchmarked: pd.DataFrame, errors: pd.DataFrame)
             axes.set_theta_direction(-1)
             axes.set_ylim(0, 1)
             axes.set_yticks([0.25, 0.5, 0.75, 1], labels=[])
-            axes.set_xticks(angles, labels=list(marks.columns), fontsize=6)
-            axes.tick_params(axis="x", pad=-1)
+            labels = [name.replace(" ", "\n") for name in marks.columns]
+            axes.set_xticks(angles, labels=labels, fontsize=6)
+            axes.tick_params(axis="x", pad=4)
             axes.set_title(method, color=style.colour(method), fontweight="bold", pad=8)
     caption = (
         f"Every method on five scales, {frames.of_what(trained)} ({trained['scale'].iloc[0]} scale,"
