@@ -29,7 +29,14 @@ def execute(name: str, to: Path) -> Path:
     """Run a notebook and write a copy with its outputs."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     where = {"metadata": {"path": str(FOLDER)}}
-    NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=where).execute()
+    NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        startup_timeout=SECONDS,
+        kernel_name="python3",
+        resources=where,
+        extra_arguments=["--log-level=ERROR"],
+    ).execute()
     to.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, to / f"{name}.ipynb")
     return to / f"{name}.ipynb"
