@@ -130,6 +130,13 @@ def test_rate_shows_lines_by_bits_and_exact_methods_on_the_floor(tmp_path: Path)
     assert "resnet20 on digits" in drawing.caption
 
 
+def test_a_variant_of_a_method_gets_a_line_of_its_own() -> None:
+    assert rate.variant("division", {"bits": 3}) == ""
+    assert rate.variant("division", {"bits": 3, "recompute": True}) == "recompute"
+    assert rate.variant("lossy", {"target": 0.1}) == "convolutions only"
+    assert rate.variant("lossy", {"target": 0.1, "scope": "all"}) == "everything"
+
+
 def test_errors_by_layer_leave_out_the_classifier(tmp_path: Path) -> None:
     drawing = layers.draw(frame_of(error_rows()))
     check(drawing, tmp_path)

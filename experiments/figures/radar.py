@@ -63,7 +63,12 @@ def draw(trained: pd.DataFrame, benchmarked: pd.DataFrame, errors: pd.DataFrame)
             axes.set_yticks([0.25, 0.5, 0.75, 1], labels=[])
             labels = [name.replace(" ", "\n") for name in marks.columns]
             axes.set_xticks(angles, labels=labels, fontsize=6)
-            axes.tick_params(axis="x", pad=4)
+            axes.tick_params(axis="x", pad=0)
+            for text, angle in zip(axes.get_xticklabels(), angles, strict=True):
+                side = round(math.sin(angle), 3)  # labels grow away from the circle
+                text.set_horizontalalignment(
+                    "left" if side > 0 else "right" if side < 0 else "center"
+                )
             axes.set_title(method, color=style.colour(method), fontweight="bold", pad=8)
     caption = (
         f"Every method on five scales, {frames.of_what(trained)} ({trained['scale'].iloc[0]} scale,"

@@ -1,11 +1,17 @@
 """Rate and distortion: gradient error against bits an element, for every method."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 from matplotlib.axes import Axes
 
 from experiments.figures import frames, style
 
 EXACT = 1e-6  # a smaller error is rounding alone
+# One option of DIVISION changed at a time would be a cloud; Table 5 has them.
+ABLATED = {"keep", "block", "align", "rounding", "fine_bits"}
+# What a line runs along, and what does not make it another.
+RATES = {"bits", "block", "target", "error_bound", "interval"}
 _SCOPES = {"conv": "convolutions only", "all": "everything"}
 
 
@@ -45,12 +51,11 @@ def _panel(axes: Axes, points: pd.DataFrame, at: str) -> None:
         for metric in ("gradient_error", "bits_per_element")
     )
     floor = errors["value"][errors["value"] > EXACT].min() / 3
-    # One option of DIVISION changed at a time would be a cloud: its line is that of the bits.
     lines: dict[tuple[str, str], list[str]] = {}
     for label, row in errors.iterrows():
-        if row["method"] == "division" and not set(row["options"]) <= {"bits"}:
+        if row["method"] == "division" and set(row["options"]) & ABLATED:
             continue
-        lines.setdefault((row["method"], row["options"].get("scope", "conv")), []).append(label)
+        lines.setdefault((row["method"], variant(row["method"], row["options"])), []).append(label)
     order = style.in_order([method for method, _ in lines])
     for key in sorted(lines, key=lambda key: (order.index(key[0]), key[1])):
         _line(axes, *key, errors.loc[lines[key]], bits.loc[lines[key]], floor)
@@ -60,26 +65,41 @@ def _panel(axes: Axes, points: pd.DataFrame, at: str) -> None:
     step = int(errors["step"].iloc[0])
     axes.set(xscale="log", yscale="log", xlabel="bits an element", title=f"{at}: step {step}")
     style.plain_log_ticks(axes, "x", [1, 2, 4, 8, 16, 32])
-    axes.set_xlim(1, 40)
+    axes.set_xlim(0.8, 40)
+
+
+def variant(method: str, options: Mapping[str, object]) -> str:
+    """Name the line of a method that a spec belongs to: its options but for the rates.
+
+    >>> variant("division", {"bits": 3, "recompute": True})
+    'recompute'
+    """
+    if method in ("pooling", "lossy"):
+        options = {"scope": "conv", **options}
+    kept = {key: value for key, value in options.items() if key not in RATES}
+    return ", ".join(
+        _SCOPES.get(value, value) if isinstance(value, str) else key for key, value in kept.items()
+    )
 
 
 def _line(
-    axes: Axes, method: str, scope: str, errors: pd.DataFrame, bits: pd.DataFrame, floor: float
+    axes: Axes, method: str, name: str, errors: pd.DataFrame, bits: pd.DataFrame, floor: float
 ) -> None:
     order = bits["value"].sort_values().index
     errors, bits = errors.loc[order], bits.loc[order]
     exact = errors["value"] <= EXACT
     y = errors["value"].where(~exact, floor)
     low, high = (y - errors["p20"]).clip(lower=0), (errors["p80"] - y).clip(lower=0)
-    label = method if method not in ("pooling", "lossy") else f"{method}, {_SCOPES[scope]}"
     axes.errorbar(
         bits["value"],
         y,
         yerr=[low.where(~exact, 0), high.where(~exact, 0)],
         color=style.colour(method),
         marker=style.marker(method),
-        markerfacecolor="white" if scope == "conv" and method in ("pooling", "lossy") else None,
-        label=label,
+        # The plain method, and the one that compresses everything, are filled and solid.
+        markerfacecolor=None if name in ("", _SCOPES["all"]) else "white",
+        linestyle="-" if name in ("", _SCOPES["all"]) else "--",
+        label=f"{method}, {name}" if name else method,
         capsize=1.5,
         elinewidth=0.8,
         clip_on=False,
