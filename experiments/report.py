@@ -71,13 +71,20 @@ def write_table1(profile: grid.Profile, results: Path) -> str:
     return render.write(results / "tables", stem, frame, title, table1.notes(trained, benchmarked))
 
 
-def write_table5(name: str, results: Path) -> str:
-    """Write Table 5 of an ablation profile from the rows of its own runs; return it as Markdown."""
-    profile = ablation.load(name)
+def rows_of_table5(
+    profile: ablation.Ablation, results: Path
+) -> tuple[list[record.Row], list[record.Row]]:
+    """Return the rows of an ablation's own runs, and of its gradient errors."""
     configs = (compose_train(overrides) for _, overrides in ablation.runs(profile, []))
     wanted = {record.config_hash(flatten(config)) for config in configs}
     trained = table1.select(record.load(results, profile.name), wanted)
-    measured = errors.rows_for(ablation.errors_config(profile, []), results)
+    return trained, errors.rows_for(ablation.errors_config(profile, []), results)
+
+
+def write_table5(name: str, results: Path) -> str:
+    """Write Table 5 of an ablation profile from the rows of its own runs; return it as Markdown."""
+    profile = ablation.load(name)
+    trained, measured = rows_of_table5(profile, results)
     frame = table5.frame(ablation.specs(), trained, measured)
     stem = "table5" if name == "cifar" else profile.name
     title = f"Table 5: DIVISION with one option changed ({name} profile)"
@@ -93,8 +100,9 @@ def write_all(results: Path) -> list[str]:
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
     profiles = (grid.load(name) for name in grid.names())
     texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
-    ablations = [name for name in ablation.names() if recorded(ablation.load(name).name)]
-    return texts + [write_table5(name, results) for name in ablations]
+    ablations = ablation.names() if recorded("errors") else []
+    has_rows = [name for name in ablations if any(rows_of_table5(ablation.load(name), results))]
+    return texts + [write_table5(name, results) for name in has_rows]
 
 
 def with_tables(readme: str, results: Path) -> str:

@@ -33,6 +33,7 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
                         color=style.colour(method),
                         marker=style.marker(method),
                         linestyle=("-", "--", ":")[number % 3],
+                        markerfacecolor="white" if number else None,
                         capsize=1.5,
                         label=label,
                     )
