@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from experiments import data, errors, train
 from experiments.config import FOLDER, compose_errors, compose_train, one_sentence
 from experiments.data.files import DOWNLOADS
+from experiments.specs import Spec, specs_of
 
-VANILLA = errors.Spec("vanilla", "vanilla", {})
+VANILLA = Spec("vanilla", "vanilla", {})
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,12 @@ def errors_config(ablation: Ablation, extra: list[str]) -> DictConfig:
     return compose_errors(chosen)
 
 
-def specs() -> list[errors.Spec]:
+def specs() -> list[Spec]:
     """Return the lines of the table, vanilla first."""
-    return [VANILLA, *errors.specs_of(compose_errors(["specs=[ablation]", "layers=[]"]))]
+    return [VANILLA, *specs_of(compose_errors(["specs=[ablation]", "layers=[]"]))]
 
 
-def runs(ablation: Ablation, extra: list[str]) -> Iterator[tuple[errors.Spec, list[str]]]:
+def runs(ablation: Ablation, extra: list[str]) -> Iterator[tuple[Spec, list[str]]]:
     """Yield every run and its overrides; seeds turn slowest, so that a part is already a table."""
     for seed in ablation.seeds:
         for spec in specs():

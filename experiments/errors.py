@@ -8,13 +8,11 @@ import copy
 import itertools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import hydra
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
@@ -29,6 +27,7 @@ from experiments import build, provenance, record, spectrum
 from experiments.config import check, check_overrides, flatten, one_sentence
 from experiments.data import Data
 from experiments.data.dataset import Batch
+from experiments.specs import Spec, specs_of
 from experiments.states import at_state, states, steps
 from experiments.timing import Quantiles
 
@@ -36,29 +35,6 @@ LAST = "gradient_error"  # recorded last, once a spec is measured
 NOISE, SPECTRUM = "batch-noise", "spectrum"  # labels of what is measured of a state, not of a spec
 _TOTALS = ("bias", "cosine", "relative")
 _NAMES = {"relative": LAST, "cosine": "gradient_cosine", "bias": "gradient_bias"}
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A method with its options, under a label."""
-
-    label: str
-    method: str
-    options: dict[str, Any]
-
-
-def specs_of(config: DictConfig) -> list[Spec]:
-    """Read the specs of a config; a method that does not exist is an error at once."""
-    found = []
-    for label, values in OmegaConf.to_container(config.specs, resolve=True).items():
-        options = {"name": label, **values}
-        spec = Spec(label, options.pop("name"), options)
-        resolve(spec.method, **spec.options)
-        found.append(spec)
-    unknown = sorted(set(config.layers) - {spec.label for spec in found})
-    if unknown:
-        raise ValueError(f"layers names {unknown[0]!r}, which is no spec")
-    return found
 
 
 def settings(config: DictConfig, at: str, step: int, spec: Spec) -> dict[str, object]:

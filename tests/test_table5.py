@@ -7,6 +7,7 @@ from test_record import row
 
 from experiments import ablation, errors, record, report
 from experiments.config import compose_train, flatten
+from experiments.specs import specs_of
 from experiments.tables import table5
 
 
@@ -22,7 +23,7 @@ def recorded(results: Path, name: str = "quick") -> ablation.Ablation:
         rows.append(row(metric="final_top1", value=float(number), **common, **method))
     config = ablation.errors_config(profile, [])
     for at, step in (("start", 0), ("early", 50), ("end", 120)):
-        for spec in errors.specs_of(config):
+        for spec in specs_of(config):
             common = {
                 "experiment": "errors",
                 "scale": profile.scale,

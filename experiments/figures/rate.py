@@ -23,11 +23,13 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
     """
     points = frames.newest(frame, ["label", "at", "metric", "seed"])
     states = list(dict.fromkeys(points.loc[points["metric"] == "gradient_error", "at"]))
+    values = points.loc[points["metric"] == "gradient_error", "value"]
+    floor = values[values > EXACT].min() / 3  # where methods without error stand
     with style.look():
         figure = style.figure(style.PAGE, 2.9)
         panels = figure.subplots(1, len(states), sharey=True, squeeze=False)[0]
         for axes, at in zip(panels, states, strict=True):
-            _panel(axes, points[points["at"] == at], at)
+            _panel(axes, points[points["at"] == at], at, floor)
         panels[0].set_ylabel("relative gradient error")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
@@ -45,12 +47,11 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
     return style.Drawing(figure, caption)
 
 
-def _panel(axes: Axes, points: pd.DataFrame, at: str) -> None:
+def _panel(axes: Axes, points: pd.DataFrame, at: str, floor: float) -> None:
     errors, bits = (
         points[points["metric"] == metric].set_index("label")
         for metric in ("gradient_error", "bits_per_element")
     )
-    floor = errors["value"][errors["value"] > EXACT].min() / 3
     lines: dict[tuple[str, str], list[str]] = {}
     for label, row in errors.iterrows():
         if row["method"] == "division" and set(row["options"]) & ABLATED:
@@ -59,6 +60,9 @@ def _panel(axes: Axes, points: pd.DataFrame, at: str) -> None:
     order = style.in_order([method for method, _ in lines])
     for key in sorted(lines, key=lambda key: (order.index(key[0]), key[1])):
         _line(axes, *key, errors.loc[lines[key]], bits.loc[lines[key]], floor)
+    if (errors["value"] <= EXACT).any():
+        axes.axhline(floor, color="#AAAAAA", linewidth=0.6, zorder=1)
+        axes.text(0.85, floor, "no error", fontsize=6, va="bottom")
     noise = points[points["metric"] == "batch_noise"]["value"]
     if len(noise):
         axes.axhline(noise.iloc[0], color="black", linestyle=":", linewidth=0.9, zorder=1)

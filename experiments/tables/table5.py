@@ -4,8 +4,8 @@ import pandas as pd
 
 from division.ledger import size_text
 from division.method import Division
-from experiments.errors import Spec
 from experiments.record import Row
+from experiments.specs import Spec
 from experiments.tables.table1 import accuracy_text
 
 STATES = ("start", "early", "end")
