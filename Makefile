@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ reproduce-table1: $(READY) ## Train and measure every method, write Table 1 (PRO
 	$(PY) scripts/run_grid.py --profile $(PROFILE); ended=$$?; \
 	$(PY) -m experiments.report --profile $(PROFILE) && exit $$ended
 
+reproduce-ablation: $(READY) ## Change one option of DIVISION at a time, write Table 5 (PROFILE=quick or cifar)
+	$(PY) -m experiments.ablation --profile $(PROFILE); ended=$$?; \
+	$(PY) -m experiments.report --ablation $(PROFILE) && exit $$ended
+
 data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
 	$(PY) scripts/get_data.py cifar10
 
@@ -70,6 +74,12 @@ benchmark-kernels: $(READY) ## Time the kernels against plain copies
 
 benchmark-sizes: $(READY) ## Count what is saved for the published networks, without data
 	$(PY) -m experiments.sizes
+
+figures: $(READY) ## Draw all figures that have rows, into results/figures
+	$(PY) -m experiments.draw
+
+notebooks: $(READY) ## Execute all notebooks; copies with outputs go to outputs/notebooks
+	$(PY) scripts/run_notebooks.py
 
 report: $(READY) ## Write all tables from the rows, and the README's copies
 	$(PY) -m experiments.report

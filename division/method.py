@@ -110,6 +110,7 @@ class Division(Method):
         block: edge of a low-frequency block.
         align: "area", or "reference" as released.
         keep: "both", or for ablations "low" or "high".
+        rounding: "stochastic", or for ablations "nearest".
         fine_bits: bits a code, if more than `bits`, for what is small and matters much: data (the
             images of a batch) and vectors (the input of a classifier).
         overrides: other options for some modules, by patterns of their paths; None leaves them
@@ -122,6 +123,7 @@ class Division(Method):
     keep: str = "both"
     fine_bits: int = 8
     overrides: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    rounding: str = "stochastic"
     name: ClassVar[str] = "division"
 
     def __post_init__(self) -> None:
@@ -131,6 +133,7 @@ class Division(Method):
             "block": self.block,
             "align": self.align,
             "keep": self.keep,
+            "rounding": self.rounding,
         }
         self._codec = Dual(**usual)
         check_range("fine_bits", self.fine_bits, 1, 8)

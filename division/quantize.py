@@ -12,6 +12,7 @@ k + 3 * quarter with quarter = ceil(size / 4)), each taking it rotated by anothe
 import torch
 from torch import Tensor
 
+NEAREST = -1  # in the place of a seed: round to nearest, half up
 SMALLEST_SCALE = 2.0**-90  # below it a map counts as constant: 2**30 / scale must stay finite
 _U32 = 0xFFFFFFFF
 _NAN_BF16 = 0x7FC0
@@ -44,7 +45,9 @@ def hash32(counter: Tensor, keys: tuple[int, int]) -> Tensor:
 
 
 def dither(maps: int, size: int, seed: int, device: torch.device) -> Tensor:
-    """Return uniform 32-bit integers of shape (maps, size)."""
+    """Return uniform 32-bit integers of shape (maps, size); for `NEAREST` half of their range."""
+    if seed == NEAREST:
+        return torch.full((1, 1), 2**31, device=device).expand(maps, size)
     quarter = -(-size // 4)
     counter = torch.arange(maps * quarter, device=device).view(maps, 1, quarter)
     h = hash32(counter, seed_keys(seed))

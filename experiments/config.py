@@ -89,12 +89,31 @@ class Train:
     progress: bool = True
 
 
+@dataclass
+class Errors(Train):
+    """Gradient errors of many specs at some states of one vanilla training."""
+
+    specs: dict[str, Any] = field(default_factory=dict)  # label: a method's name and its options
+    at: dict[str, int] = field(default_factory=dict)  # label: step of the training; -1 is the end
+    layers: list[str] = field(default_factory=list)  # specs with a row for every layer
+    draws: int = 4  # of the rounding noise, on every batch
+    batches: int = 3  # whose gradients are compared
+    batch: int = 64  # images in each
+    warmup: int = 40  # batches from which methods that learn do so first
+
+
 ConfigStore.instance().store(name="train_schema", node=Train)
+ConfigStore.instance().store(name="errors_schema", node=Errors)
 
 
 def compose_train(overrides: list[str]) -> DictConfig:
     """Compose a training config as the command line would."""
     return _compose("train", overrides)
+
+
+def compose_errors(overrides: list[str]) -> DictConfig:
+    """Compose a config of gradient errors as the command line would."""
+    return _compose("errors", overrides)
 
 
 def _compose(name: str, overrides: list[str]) -> DictConfig:
@@ -155,7 +174,7 @@ def check_overrides(arguments: list[str], config: str = "train") -> None:
     plain = [a for a in arguments if "=" in a and not a.startswith(("-", "+", "~", "hydra"))]
     try:
         parsed = OverridesParser.create().parse_overrides(plain)
-        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir() and config == "train"]
+        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir() and config != "benchmark"]
         base = _compose(config, [f"{g.key_or_group}={_first(g.value())}" for g in groups])
     except HydraException:
         return  # hydra itself says what is wrong, and lists the choices

@@ -135,10 +135,15 @@ def load(folder: Path, experiment: str) -> list[Row]:
     return rows
 
 
-def is_done(folder: Path, experiment: str, config: Mapping[str, object]) -> bool:
-    """Tell whether a run of this config ended, well or badly, with the code as it is now."""
+def is_done(
+    folder: Path, experiment: str, config: Mapping[str, object], metric: str = "final_top1"
+) -> bool:
+    """Tell whether a run of this config ended, well or badly, with the code as it is now.
+
+    `metric` is the number that such a run records last.
+    """
     wanted = config_hash(config)
-    ends = (row for row in load(folder, experiment) if row.metric == "final_top1")
+    ends = (row for row in load(folder, experiment) if row.metric == metric)
     return any(row.config_hash == wanted and is_of_this_code(row) for row in ends)
 
 

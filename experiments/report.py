@@ -9,10 +9,10 @@ import pandas as pd
 from rich.console import Console
 from rich.markdown import Markdown
 
-from experiments import grid, record
+from experiments import ablation, errors, grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, table1
+from experiments.tables import core, render, rivals, table1, table5
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -47,8 +47,10 @@ def _published(results: Path) -> list[pd.DataFrame]:
     return [pd.read_csv(results / "paper" / f"{name}.csv") for name in ("memory", "throughput")]
 
 
-def write_table1(profile: grid.Profile, results: Path) -> str:
-    """Write Table 1 of a profile from the rows of its own runs; return it as Markdown."""
+def rows_of_table1(
+    profile: grid.Profile, results: Path
+) -> tuple[list[record.Row], list[record.Row]]:
+    """Return the rows of a profile's own runs, and of their benchmark."""
     configs = map(compose_train, grid.runs(profile, grid.methods(), []))
     wanted = {record.config_hash(flatten(config)) for config in configs}
     trained = table1.select(record.load(results, profile.name), wanted)
@@ -57,10 +59,36 @@ def write_table1(profile: grid.Profile, results: Path) -> str:
         config = grid.benchmark_config(profile, model, overrides, grid.methods())
         rows = record.load(results, f"{profile.name}-benchmark") if config is not None else []
         benchmarked += core.newest(rows, **flatten(config) if rows else {})
+    return trained, benchmarked
+
+
+def write_table1(profile: grid.Profile, results: Path) -> str:
+    """Write Table 1 of a profile from the rows of its own runs; return it as Markdown."""
+    trained, benchmarked = rows_of_table1(profile, results)
     frame = table1.frame(trained, benchmarked)
     stem = "table1" if profile.name == "table1-quick" else profile.name
     title = f"Table 1 ({profile.name.removeprefix('table1-')} profile)"
     return render.write(results / "tables", stem, frame, title, table1.notes(trained, benchmarked))
+
+
+def rows_of_table5(
+    profile: ablation.Ablation, results: Path
+) -> tuple[list[record.Row], list[record.Row]]:
+    """Return the rows of an ablation's own runs, and of its gradient errors."""
+    configs = (compose_train(overrides) for _, overrides in ablation.runs(profile, []))
+    wanted = {record.config_hash(flatten(config)) for config in configs}
+    trained = table1.select(record.load(results, profile.name), wanted)
+    return trained, errors.rows_for(ablation.errors_config(profile, []), results)
+
+
+def write_table5(name: str, results: Path) -> str:
+    """Write Table 5 of an ablation profile from the rows of its own runs; return it as Markdown."""
+    profile = ablation.load(name)
+    trained, measured = rows_of_table5(profile, results)
+    frame = table5.frame(ablation.specs(), trained, measured)
+    stem = "table5" if name == "cifar" else profile.name
+    title = f"Table 5: DIVISION with one option changed ({name} profile)"
+    return render.write(results / "tables", stem, frame, title, table5.notes(trained, measured))
 
 
 def write_all(results: Path) -> list[str]:
@@ -71,7 +99,10 @@ def write_all(results: Path) -> list[str]:
 
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
     profiles = (grid.load(name) for name in grid.names())
-    return texts + [write_table1(each, results) for each in profiles if recorded(each.name)]
+    texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
+    ablations = ablation.names() if recorded("errors") else []
+    has_rows = [name for name in ablations if any(rows_of_table5(ablation.load(name), results))]
+    return texts + [write_table5(name, results) for name in has_rows]
 
 
 def with_tables(readme: str, results: Path) -> str:
@@ -89,12 +120,15 @@ def main() -> None:
     """Write what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", help="Table 1 of this profile only: quick, cifar or paper")
+    parser.add_argument("--ablation", help="Table 5 of this profile only: quick or cifar")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
     arguments = parser.parse_args()
     results = arguments.results
     with one_sentence():
         if arguments.profile:
             texts = [write_table1(grid.load(arguments.profile), results)]
+        elif arguments.ablation:
+            texts = [write_table5(arguments.ablation, results)]
         else:
             texts = write_all(results)
             if results.resolve() == ROOT / "results":

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import division
 from division.codec import Codec
@@ -230,3 +231,24 @@ def test_published_alignment_differs_only_on_ragged_maps() -> None:
         x = torch.randn(2, 3, size, size)
         results = [codec.decompress(codec.compress(x, seed=1)) for codec in (area, published)]
         assert torch.equal(*results) is same
+
+
+@pytest.mark.parametrize("shape", [(4, 16, 32, 32), (4, 24, 2, 2)], ids=["maps", "groups"])
+def test_nearest_rounding_errs_by_half_a_step_whatever_the_seed(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    nearest = division.codecs.get("division", bits=3, rounding="nearest")
+    packed, again = nearest.compress(x, seed=1), nearest.compress(x, seed=2)
+    assert all(torch.equal(t, again.tensors[name]) for name, t in packed.tensors.items())
+    step = packed.tensors["scale"].float()
+    worst = (nearest.decompress(packed) - x).abs()
+    groups = worst.flatten(2) if shape[2] == 32 else worst.view(1, -1, 64)
+    assert bool((groups.amax(2) <= 0.501 * step).all())
+    drawn = division.codecs.get("division", bits=3)
+    assert bool((drawn.decompress(drawn.compress(x)) - x).abs().max() > worst.max())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert nearest.compress(torch.empty(shape)).nbytes == packed.nbytes
+
+
+def test_an_unknown_rounding_is_refused() -> None:
+    with pytest.raises(ValueError, match="rounding must be one of 'stochastic', 'nearest'; got"):
+        division.codecs.get("division", rounding="up")

@@ -13,6 +13,7 @@ from division.codecs.cast import Cast
 from division.codecs.groups import NAMES, pack_groups, unpack_groups
 from division.frequency import is_channels_last
 from division.maps import Maps, maps_of, unview_maps, view_maps
+from division.quantize import NEAREST
 
 SMALLEST_MAP = 32  # a smaller map would spend more on its metadata than on its codes
 GROUP = 64  # neighbours that share metadata where maps are too small
@@ -44,6 +45,7 @@ class Dual(Codec):
         align: "area" averages exactly what a block covers; "reference" is the authors' release,
             whose blocks are shifted on maps that `block` does not divide.
         keep: "both", or for ablations only the "low" or the "high" frequencies.
+        rounding: "stochastic", or for ablations "nearest", which is biased and has no kernel.
 
     >>> packed = Dual(bits=2, block=8).compress(torch.randn(4, 8, 32, 32), seed=1)
     >>> {name: tuple(t.shape) for name, t in packed.tensors.items()}
@@ -54,6 +56,7 @@ class Dual(Codec):
     block: int = 8
     align: str = "area"
     keep: str = "both"
+    rounding: str = "stochastic"
     name: ClassVar[str] = "division"
     uses_maps: ClassVar[bool] = True
 
@@ -62,9 +65,11 @@ class Dual(Codec):
         check_range("block", self.block, 2, 1024)
         check_choice("align", self.align, ("area", "reference"))
         check_choice("keep", self.keep, ("both", "low", "high"))
+        check_choice("rounding", self.rounding, ("stochastic", "nearest"))
 
     def _pack(self, x: Tensor, seed: int, channel: int) -> dict[str, Tensor]:
         blocks = self._blocks(x.shape, x.is_contiguous(), channel)
+        seed = NEAREST if self.rounding == "nearest" else seed
         if blocks is not None:
             maps = view_maps(x, blocks.maps, channel)
             cut = (blocks.rows, blocks.cols, blocks.window)

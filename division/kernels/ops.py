@@ -14,6 +14,7 @@ from division import bits as bitpack
 from division.frequency import is_channels_last
 from division.kernels import ops_fixed, ops_samples, reference
 from division.kernels.dispatch import backend_for
+from division.quantize import NEAREST
 
 _GEOMETRY = "int[] size, int[] kernel, int[] stride, int[] padding, int[] dilation"
 _SCHEMAS = {
@@ -39,8 +40,10 @@ _SCHEMAS = {
 def _split_maps(
     x: Tensor, bits: int, rows: int, cols: int, window: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # The published alignment of ragged maps exists for comparison only and has no kernel.
-    backend = reference if window else backend_for(x.device)
+    # The published alignment of ragged maps and rounding to nearest exist for comparison only and
+    # have no kernel.
+    has_kernel = not window and seed != NEAREST
+    backend = backend_for(x.device) if has_kernel else reference
     result: tuple[Tensor, Tensor, Tensor, Tensor] = backend.split_maps(
         x, bits, rows, cols, window, seed
     )

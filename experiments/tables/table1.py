@@ -81,7 +81,7 @@ def _cells(runs: pd.DataFrame, bench: pd.DataFrame) -> list[str]:
     known = saved is not None and original is not None
     peak = _value(bench, "peak_bytes")
     return [
-        _accuracy(final),
+        accuracy_text(final),
         size_text(saved) if known else "",
         f"{original / saved:.2f}x" if known else "",
         size_text(peak) if peak is not None else "",
@@ -89,7 +89,8 @@ def _cells(runs: pd.DataFrame, bench: pd.DataFrame) -> list[str]:
     ]
 
 
-def _accuracy(final: pd.DataFrame) -> str:
+def accuracy_text(final: pd.DataFrame) -> str:
+    """Write the accuracies of some runs: mean, deviation and count, and the runs that failed."""
     good = final[final["status"] == "ok"]["value"]
     bad = final[final["status"] != "ok"]["status"]
     text = []
