@@ -1,0 +1,71 @@
+"""One launch of every GPU kernel at the sizes of a real network, and what it compiles to.
+
+Run as a program in a process where Triton compiles: `python gpu_cases.py 80` prints a JSON object,
+by case, of registers, spilled bytes, shared memory, and the floating-point instructions used.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from division.kernels import gpu, gpu_launch
+
+MAPS = {  # name: shape, rows and columns of blocks, bits, type, channels last
+    "56": ((256, 64, 56, 56), (7, 7), 2, torch.float32, False),
+    "32": ((256, 64, 32, 32), (4, 4), 2, torch.float32, False),
+    "14": ((256, 256, 14, 14), (1, 1), 2, torch.float32, False),
+    "7 last": ((256, 512, 7, 7), (1, 1), 3, torch.float32, True),
+    "32 bf16 last": ((256, 64, 32, 32), (4, 4), 2, torch.bfloat16, True),
+    "16 fp16": ((256, 64, 16, 16), (2, 2), 8, torch.float16, False),
+}
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool = False) -> Tensor:
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+
+
+def split_and_merge(shape, blocks, bits, dtype, channels_last) -> Callable[[], object]:
+    def run() -> None:
+        parts = gpu.split_maps(empty(shape, dtype, channels_last), bits, *blocks, 0, 1)
+        gpu.merge_maps(*parts, bits, *shape[2:], dtype, channels_last)
+
+    return run
+
+
+def cases() -> dict[str, Callable[[], object]]:
+    return {f"maps {name}": split_and_merge(*case) for name, case in MAPS.items()}
+
+
+def launches() -> dict[str, gpu_launch.Launch]:
+    """Return every launch of every case, by name."""
+    found = {}
+    for name, run in cases().items():
+        with gpu_launch.recording() as recorded:
+            run()
+        found |= {f"{call.kernel.__name__}: {name}": call for call in recorded}
+    return found
+
+
+def report(architecture: int) -> dict[str, object]:
+    from division.kernels.gpu_compile import compile_for
+
+    found = {}
+    for name, call in launches().items():
+        made = compile_for(call, architecture)
+        floating = sorted(set(re.findall(r"\b[a-z]+[\w.]*\.f(?:16|32|64)\b", made.ptx)))
+        found[name] = {
+            "registers": made.registers,
+            "spilled": made.spilled,
+            "shared": made.shared,
+            "instructions": floating,
+        }
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(report(int(sys.argv[1]))))

@@ -1,0 +1,65 @@
+"""The GPU kernels on maps, interpreted, give the definition's bytes, strides and dtypes."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_kernels import CONTENTS, DTYPES, SEQUENCES, SIZES, assert_same, maps, torch_threads
+from torch import Tensor
+
+from division import frequency
+from division.kernels import gpu
+
+SOME = settings(deadline=None, derandomize=True, max_examples=60)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+def check_maps(x: Tensor, bits: int, rows: int, cols: int, seed: int) -> None:
+    expected = frequency.split_maps(x, bits, rows, cols, 0, seed)
+    arguments = (*expected, bits, *x.shape[2:], x.dtype, frequency.is_channels_last(x))
+    found = gpu.split_maps(x, bits, rows, cols, 0, seed)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same(ours, theirs)
+    assert_same(gpu.merge_maps(*arguments), frequency.merge_maps(*arguments))
+
+
+@SOME
+@given(
+    n=st.integers(1, 3),
+    c=st.sampled_from((1, 2, 3, 15, 16, 17, 33, 65)),
+    size=st.sampled_from(SIZES + SEQUENCES) | st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    block=st.sampled_from((0, 2, 3, 4, 8, 16)),
+    bits=st.integers(1, 8),
+    dtype=st.sampled_from(DTYPES),
+    content=st.sampled_from(sorted(CONTENTS)),
+    channels_last=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_maps_are_the_definitions_bytes(
+    n, c, size, block, bits, dtype, content, channels_last, seed
+):
+    rows, cols = (max(1, edge // block) for edge in size) if block else (0, 0)
+    check_maps(maps((n, c, *size), content, dtype, channels_last), bits, rows, cols, seed)
+
+
+@pytest.mark.parametrize("content", sorted(CONTENTS))
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_every_content_in_every_layout(content, channels_last):
+    for dtype in DTYPES:
+        for rows in (1, 0):
+            check_maps(maps((2, 5, 14, 14), content, dtype, channels_last), 2, rows, rows, 5)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_every_width_of_code(bits):
+    for channels_last in (False, True):
+        for shape in ((2, 3, 16, 16), (1, 5, 7, 7), (1, 3, 1, 70)):
+            x = maps(shape, "normal", torch.float32, channels_last)
+            check_maps(x, bits, 1, max(1, shape[3] // 8), bits)
