@@ -20,6 +20,14 @@ MAPS = {  # name: shape, rows and columns of blocks, bits, type, channels last
     "14": ((256, 256, 14, 14), (1, 1), 2, torch.float32, False),
     "7 last": ((256, 512, 7, 7), (1, 1), 3, torch.float32, True),
     "32 bf16 last": ((256, 64, 32, 32), (4, 4), 2, torch.bfloat16, True),
+    "32 last": ((256, 64, 32, 32), (4, 4), 2, torch.float32, True),
+    "56 last": ((256, 64, 56, 56), (7, 7), 2, torch.float32, True),
+    "112": ((256, 64, 112, 112), (14, 14), 2, torch.float32, False),
+    "112 bf16 last": ((256, 64, 112, 112), (14, 14), 2, torch.bfloat16, True),
+    "images": ((256, 3, 224, 224), (28, 28), 8, torch.float32, False),
+    "groups": ((1, 100000, 1, 64), (1, 1), 2, torch.float32, False),
+    "groups without means": ((1, 100000, 1, 256), (0, 0), 2, torch.float32, False),
+    "large groups": ((1, 1000, 1, 65536), (0, 0), 3, torch.bfloat16, False),
     "16 fp16": ((256, 64, 16, 16), (2, 2), 8, torch.float16, False),
 }
 

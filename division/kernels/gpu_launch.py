@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from division.quantize import seed_keys
+
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in gpu_common
 
 
@@ -53,9 +55,9 @@ def raw(x: Tensor) -> Tensor:
     return x.view(torch.int16) if x.dtype == torch.bfloat16 else x
 
 
-def signed_keys(keys: tuple[int, int]) -> tuple[int, int]:
+def keys_of(seed: int) -> tuple[int, int]:
     """Return the keys of the hash as int32, so that no seed asks for another compiled kernel."""
-    first, second = (key - 2**32 if key >= 2**31 else key for key in keys)
+    first, second = (key - 2**32 if key >= 2**31 else key for key in seed_keys(seed))
     return first, second
 
 

@@ -42,6 +42,12 @@ def element_of(sample, channel, position, size, step, sample_step, LAST: tl.cons
 
 
 @triton.jit
+def first_of(block, size, blocks):
+    """Return the first position of a block, along one dimension."""
+    return (block * size + blocks - 1) // blocks
+
+
+@triton.jit
 def block_of(position, height, width, rows, cols):
     """Return which block a position lies in."""
     y = position // width

@@ -16,15 +16,9 @@ from division.kernels.gpu_common import (
     no_sum,
     noise_at,
 )
-from division.kernels.gpu_maps import block_of, element_of, lanes_of, place_of
+from division.kernels.gpu_maps import block_of, element_of, first_of, lanes_of, place_of
 
 _INFINITY: tl.constexpr = tl.constexpr(float("inf"))
-
-
-@triton.jit
-def _first(block, size, blocks):
-    """Return the first position of a block, along one dimension."""
-    return (block * size + blocks - 1) // blocks
 
 
 @triton.jit
@@ -62,21 +56,21 @@ def block_means(
     """Return the bits (int16) of the block means: down the rows, then across, term by term."""
     item = tl.arange(0, LINES)
     row = item // width
-    top = _first(row, height, rows)
-    bottom = tl.where(row < rows, _first(row + 1, height, rows), top)
+    top = first_of(row, height, rows)
+    bottom = tl.where(row < rows, first_of(row + 1, height, rows), top)
     sums = no_sum([x.shape[0], LINES])
     for i in range(0, tallest):
         sums += _term(x, (top + i) * width + item - row * width, top + i < bottom)
     block = tl.arange(0, BLOCKS)
     row = block // cols
     column = block - row * cols
-    left = _first(column, width, cols)
-    right = _first(column + 1, width, cols)
+    left = first_of(column, width, cols)
+    right = first_of(column + 1, width, cols)
     there = row < rows
     total = no_sum([x.shape[0], BLOCKS])
     for j in range(0, widest):
         total += _term(sums, row * width + left + j, there & (left + j < right))
-    count = (_first(row + 1, height, rows) - _first(row, height, rows)) * (right - left)
+    count = (first_of(row + 1, height, rows) - first_of(row, height, rows)) * (right - left)
     share = tl.div_rn(tl.full([BLOCKS], 1.0, tl.float32), count.to(tl.float32))
     return nearest_bf16(total * share[None, :])
 
