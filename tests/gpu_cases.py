@@ -45,8 +45,30 @@ def split_and_merge(shape, blocks, bits, dtype, channels_last) -> Callable[[], o
     return run
 
 
+def masks(dtype: torch.dtype) -> Callable[[], object]:
+    def run() -> None:
+        gpu.pack_mask(empty((1 << 20,), dtype), 0.0, 6.0)
+        gpu.unpack_mask(empty((1 << 17,), torch.uint8), 1 << 20, 0.0, 1.0, dtype)
+
+    return run
+
+
+def pooling(channels_last: bool) -> Callable[[], object]:
+    geometry = ([112, 112], [3, 3], [2, 2], [1, 1], [1, 1])
+
+    def run() -> None:
+        index = empty((256, 64, 56, 56), torch.int64, channels_last)
+        gpu.unpack_window_index(gpu.pack_window_index(index, *geometry), *geometry)
+
+    return run
+
+
 def cases() -> dict[str, Callable[[], object]]:
-    return {f"maps {name}": split_and_merge(*case) for name, case in MAPS.items()}
+    return {
+        **{f"maps {name}": split_and_merge(*case) for name, case in MAPS.items()},
+        **{f"mask {dtype}": masks(dtype) for dtype in (torch.float32, torch.bfloat16)},
+        **{f"pooling {last}": pooling(last) for last in (False, True)},
+    }
 
 
 def launches() -> dict[str, gpu_launch.Launch]:
