@@ -63,9 +63,24 @@ def pooling(channels_last: bool) -> Callable[[], object]:
     return run
 
 
+def samples(size: tuple[int, int], dtype: torch.dtype, transposed: bool) -> Callable[[], object]:
+    def run() -> None:
+        x = empty((256, *size), dtype)
+        x = x.transpose(1, 2).contiguous().transpose(1, 2) if transposed else x
+        low, high = gpu.group_ranges(x, 256)
+        bits = empty((256,), torch.uint8)
+        for edges in ((low, high), (None, None)):
+            parts = gpu.split_samples(x, bits, 512, 256, 1, *edges)
+        gpu.merge_samples(parts[0], bits, *parts[1:], *size, 256, dtype, transposed)
+
+    return run
+
+
 def cases() -> dict[str, Callable[[], object]]:
     return {
         **{f"maps {name}": split_and_merge(*case) for name, case in MAPS.items()},
+        "samples": samples((64, 3136), torch.float32, False),
+        "samples bf16 transposed": samples((64, 3136), torch.bfloat16, True),
         **{f"mask {dtype}": masks(dtype) for dtype in (torch.float32, torch.bfloat16)},
         **{f"pooling {last}": pooling(last) for last in (False, True)},
     }
@@ -77,7 +92,8 @@ def launches() -> dict[str, gpu_launch.Launch]:
     for name, run in cases().items():
         with gpu_launch.recording() as recorded:
             run()
-        found |= {f"{call.kernel.__name__}: {name}": call for call in recorded}
+        for i, call in enumerate(recorded):
+            found[f"{call.kernel.__name__} ({i}): {name}"] = call
     return found
 
 

@@ -20,15 +20,15 @@ KERNELS = {  # operator: the module that starts its kernel
     "split_maps": "gpu_maps_host",
     "merge_maps": "gpu_maps_host",
     "merge_maps_into": "gpu_maps_host",
+    "group_ranges": "gpu_samples_host",
+    "split_samples": "gpu_samples_host",
+    "merge_samples": "gpu_samples_host",
     "pack_mask": "gpu_masks",
     "unpack_mask": "gpu_masks",
     "pack_window_index": "gpu_windows",
     "unpack_window_index": "gpu_windows",
 }
 WITHOUT = {  # operator: why the definition computes it on a GPU, too
-    "group_ranges": "not written yet",
-    "split_samples": "not written yet",
-    "merge_samples": "not written yet",
     "pack_bounded": "not written yet",
     "unpack_bounded": "not written yet",
     "pack_huffman": "entropy coding is sequential in a chunk; `lossy` uses it only on request",

@@ -72,6 +72,19 @@ def outward_bf16(x, up: tl.constexpr):
 
 
 @triton.jit
+def take(values, item, there):
+    """Return `values` (lanes by items) at items of the same lane, zero where none is there.
+
+    A gather of one dimension: those of two do not always compile (Triton 3.8.0, issue 11600).
+    """
+    LANES: tl.constexpr = values.shape[0]
+    index = tl.arange(0, LANES)[:, None] * values.shape[1] + tl.where(there, item, 0)
+    flat = tl.reshape(values, [LANES * values.shape[1]])
+    taken = tl.gather(flat, tl.reshape(index, [LANES * item.shape[1]]), 0)
+    return tl.where(there, tl.reshape(taken, [LANES, item.shape[1]]), 0)
+
+
+@triton.jit
 def is_finite(x):
     """Tell which fp32 numbers are finite."""
     return tl.abs(x) < _INFINITY

@@ -15,6 +15,7 @@ from division.kernels.gpu_common import (
     nearest_bf16,
     no_sum,
     noise_at,
+    take,
 )
 from division.kernels.gpu_maps import block_of, element_of, first_of, lanes_of, place_of
 
@@ -22,22 +23,9 @@ _INFINITY: tl.constexpr = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def _take(values, item, there):
-    """Return `values` (lanes by items) at the same items of every lane, zero where none is there.
-
-    A gather of one dimension: those of two do not always compile (Triton 3.8.0, issue 11600).
-    """
-    LANES: tl.constexpr = values.shape[0]
-    index = tl.arange(0, LANES)[:, None] * values.shape[1] + tl.where(there, item, 0)[None, :]
-    flat = tl.reshape(values, [LANES * values.shape[1]])
-    taken = tl.gather(flat, tl.reshape(index, [LANES * item.shape[0]]), 0)
-    return tl.where(there[None, :], tl.reshape(taken, [LANES, item.shape[0]]), 0)
-
-
-@triton.jit
 def _term(values, item, there):
     """Return values to add, and what changes no sum where none is there."""
-    taken = _take(values, item, there)
+    taken = take(values, item[None, :], there[None, :])
     return tl.where(there[None, :], taken, no_sum([1, 1]))
 
 
@@ -86,7 +74,7 @@ def pack_plane(code, size, BITS: tl.constexpr, WIDTH: tl.constexpr):
     for j in tl.static_range(8 // WIDTH):
         position = item + j * stride
         there = (item < stride) & (position < size)
-        field = (_take(code, position, there) >> FIRST) & ((1 << WIDTH) - 1)
+        field = (take(code, position[None, :], there[None, :]) >> FIRST) & ((1 << WIDTH) - 1)
         packed |= field << (WIDTH * j)
     return packed.to(tl.uint8)
 
@@ -137,7 +125,7 @@ def split_resident(
         mean = from_bf16(means)
         bad = tl.max((there & (is_finite(mean) == 0)).to(tl.int32), 1) > 0
         block = block_of(position, height, width, rows, cols)
-        mean = _take(mean, block, position < size)
+        mean = take(mean, block[None, :], (position < size)[None, :])
         residual = elements - mean
     else:
         bad = tl.max((inside & (is_finite(elements) == 0)).to(tl.int32), 1) > 0
