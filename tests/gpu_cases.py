@@ -76,11 +76,26 @@ def samples(size: tuple[int, int], dtype: torch.dtype, transposed: bool) -> Call
     return run
 
 
+def coded(dtype: torch.dtype, dither: bool, channels_last: bool) -> Callable[[], object]:
+    def run() -> None:
+        # On the CPU: how long the words are is read from the counts, which stay zero here.
+        x = torch.empty((2, 64, 28, 28), dtype=dtype)
+        x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
+        parts = gpu.pack_bounded(x, 0.01, dither, 1)
+        gpu.unpack_bounded(*parts, list(x.shape), channels_last, 0.01, dither, 1)
+
+    return run
+
+
 def cases() -> dict[str, Callable[[], object]]:
     return {
         **{f"maps {name}": split_and_merge(*case) for name, case in MAPS.items()},
         "samples": samples((64, 3136), torch.float32, False),
         "samples bf16 transposed": samples((64, 3136), torch.bfloat16, True),
+        "coded": coded(torch.float32, False, False),
+        "coded dithered": coded(torch.float32, True, False),
+        "coded fp16 dithered last": coded(torch.float16, True, True),
+        "coded bf16 last": coded(torch.bfloat16, False, True),
         **{f"mask {dtype}": masks(dtype) for dtype in (torch.float32, torch.bfloat16)},
         **{f"pooling {last}": pooling(last) for last in (False, True)},
     }

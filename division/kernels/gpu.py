@@ -23,14 +23,14 @@ KERNELS = {  # operator: the module that starts its kernel
     "group_ranges": "gpu_samples_host",
     "split_samples": "gpu_samples_host",
     "merge_samples": "gpu_samples_host",
+    "pack_bounded": "gpu_fixed_host",
+    "unpack_bounded": "gpu_fixed_host",
     "pack_mask": "gpu_masks",
     "unpack_mask": "gpu_masks",
     "pack_window_index": "gpu_windows",
     "unpack_window_index": "gpu_windows",
 }
 WITHOUT = {  # operator: why the definition computes it on a GPU, too
-    "pack_bounded": "not written yet",
-    "unpack_bounded": "not written yet",
     "pack_huffman": "entropy coding is sequential in a chunk; `lossy` uses it only on request",
     "unpack_huffman": "as pack_huffman",
 }

@@ -35,11 +35,27 @@ def from_bf16(short):
 
 
 @triton.jit
+def widen(raw, KIND: tl.constexpr):
+    """Return elements, as they are stored, as fp32."""
+    if KIND == BFLOAT:
+        return from_bf16(raw)
+    return raw.to(tl.float32)
+
+
+@triton.jit
 def load_float(pointer, mask, KIND: tl.constexpr):
     """Load elements as fp32; what is masked is zero."""
+    return widen(tl.load(pointer, mask=mask, other=0), KIND)
+
+
+@triton.jit
+def to_type(x, KIND: tl.constexpr):
+    """Round fp32 to the nearest number of a type, and return it as fp32."""
     if KIND == BFLOAT:
-        return from_bf16(tl.load(pointer, mask=mask, other=0))
-    return tl.load(pointer, mask=mask, other=0.0).to(tl.float32)
+        return from_bf16(nearest_bf16(x))
+    if KIND == HALF:
+        return x.to(tl.float16).to(tl.float32)
+    return x
 
 
 @triton.jit
