@@ -140,9 +140,10 @@ def write_blocks(
     tl.store(words + start + width, _gather_bits((code < 0).to(tl.int32)), mask=signed > 0)
 
     lacking = tl.load(counts + 2 * program + 1)
+    before = tl.load(ends + 2 * program + 1) - lacking
     if lacking > 0:
         flag = tl.reshape((there & missing).to(tl.int32), [BLOCKS * 32])
-        rank = tl.load(ends + 2 * program + 1) - lacking + tl.cumsum(flag, 0) - flag
+        rank = before + tl.cumsum(flag, 0) - flag
         position = tl.reshape(element, [BLOCKS * 32]).to(index.dtype.element_ty)
         tl.store(index + rank, position, mask=flag > 0)
         tl.store(values + rank, tl.reshape(raw, [BLOCKS * 32]), mask=flag > 0)

@@ -89,7 +89,7 @@ def _launch(
 ) -> None:
     groups = group_count(sizes[0] * sizes[1], group)
     size = power_of_two(group)
-    lanes = min(power_of_two(groups), _ON_CHIP // size)
+    lanes = groups_a_program(groups, group)
     launch(
         getattr(module("gpu_samples"), name),
         n * -(-groups // lanes),
@@ -103,6 +103,11 @@ def _launch(
         GROUPS=lanes,
         SIZE=size,
     )
+
+
+def groups_a_program(groups: int, group: int) -> int:
+    """Return how many groups of a sample a program takes."""
+    return min(power_of_two(groups), _ON_CHIP // power_of_two(group))
 
 
 def _dense(x: Tensor) -> tuple[Tensor, bool]:
