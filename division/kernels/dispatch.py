@@ -10,15 +10,21 @@ from types import ModuleType
 import torch
 
 from division.codec import check_choice
-from division.kernels import cpu, reference
+from division.kernels import cpu, gpu, reference
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "cpu", "gpu")
+_MODULES = {"reference": reference, "cpu": cpu, "gpu": gpu}
+_USUAL = {"cpu": "cpu", "cuda": "gpu"}  # by type of device; any other has the definition
 _forced: ContextVar[str | None] = ContextVar("division_kernels", default=None)
 
 
 @contextmanager
 def use(backend: str) -> Iterator[None]:
-    """Force a backend inside the context: "reference" (plain PyTorch) or "cpu" (Numba)."""
+    """Force a backend inside the context.
+
+    "reference" is plain PyTorch, "cpu" Numba and "gpu" Triton, which takes CPU tensors only where
+    it interprets kernels: with TRITON_INTERPRET=1 in the environment.
+    """
     check_choice("backend", backend, BACKENDS)
     token = _forced.set(backend)
     try:
@@ -30,30 +36,36 @@ def use(backend: str) -> Iterator[None]:
 def active(device: torch.device) -> str:
     """Return the name of the backend that serves tensors on a device."""
     forced = _forced.get()
-    if forced == "cpu":
-        trouble = cpu.usable() if device.type == "cpu" else f"the tensor is on {device}"
-        if trouble:
-            raise RuntimeError(f"the cpu kernels cannot be used: {trouble}")
-    if forced:
+    if forced == "reference":
         return forced
-    if device.type != "cpu":
+    backend = forced or _USUAL.get(device.type)
+    if backend is None:
         return "reference"
-    trouble = cpu.usable()
+    trouble = _trouble(backend, device)
+    if trouble and forced:
+        raise RuntimeError(f"the {forced} kernels cannot be used: {trouble}")
     if trouble:
-        _say_once(trouble)
+        _say_once(backend, trouble)
         return "reference"
-    return "cpu"
+    return backend
+
+
+def _trouble(backend: str, device: torch.device) -> str | None:
+    if backend == "gpu":
+        return gpu.usable(device)
+    return cpu.usable() if device.type == "cpu" else f"the tensor is on {device}"
 
 
 def backend_for(device: torch.device) -> ModuleType:
     """Return the module that computes for a device."""
-    return cpu if active(device) == "cpu" else reference
+    return _MODULES[active(device)]
 
 
 @functools.cache
-def _say_once(trouble: str) -> None:
+def _say_once(backend: str, trouble: str) -> None:
     warnings.warn(
-        f"plain PyTorch stands in for the fast CPU kernels (several times slower): {trouble}",
+        f"plain PyTorch stands in for the fast {backend.upper()} kernels (several times slower):"
+        f" {trouble}",
         RuntimeWarning,
         stacklevel=2,
     )
