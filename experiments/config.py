@@ -97,6 +97,11 @@ def compose_train(overrides: list[str]) -> DictConfig:
     return _compose("train", overrides)
 
 
+def compose_plan(overrides: list[str]) -> DictConfig:
+    """Compose the config of a plan as the command line would."""
+    return _compose("plan", overrides)
+
+
 def _compose(name: str, overrides: list[str]) -> DictConfig:
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         return compose(name, overrides)
@@ -155,7 +160,7 @@ def check_overrides(arguments: list[str], config: str = "train") -> None:
     plain = [a for a in arguments if "=" in a and not a.startswith(("-", "+", "~", "hydra"))]
     try:
         parsed = OverridesParser.create().parse_overrides(plain)
-        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir() and config == "train"]
+        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir() and config != "benchmark"]
         base = _compose(config, [f"{g.key_or_group}={_first(g.value())}" for g in groups])
     except HydraException:
         return  # hydra itself says what is wrong, and lists the choices
