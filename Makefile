@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ reproduce-table1: $(READY) ## Train and measure every method, write Table 1 (PRO
 	@# A run that ended badly is a row: the table is written all the same, then make fails.
 	$(PY) scripts/run_grid.py --profile $(PROFILE); ended=$$?; \
 	$(PY) -m experiments.report --profile $(PROFILE) && exit $$ended
+
+reproduce-table3: $(READY) ## Count the memory of the published networks without a GPU, write Table 3
+	$(PY) -m experiments.table3
+	$(PY) -m experiments.report --table3
 
 data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
 	$(PY) scripts/get_data.py cifar10

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from experiments import grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, table1
+from experiments.tables import core, render, rivals, table1, table3
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -63,6 +63,31 @@ def write_table1(profile: grid.Profile, results: Path) -> str:
     return render.write(results / "tables", stem, frame, title, table1.notes(trained, benchmarked))
 
 
+def write_table3(results: Path) -> list[str]:
+    """Write Table 3, and the largest batches beside it, from the latest count."""
+    rows = core.newest(record.load(results, "table3"))
+    memory, logs, batches = (
+        pd.read_csv(results / "paper" / f"{name}.csv")
+        for name in ("memory", "memory_actnn", "batch")
+    )
+    tables = {
+        "table3": (
+            "Table 3: memory of a training step, GiB",
+            table3.frame(rows, memory),
+            table3.notes(rows, memory, logs),
+        ),
+        "table3-batches": (
+            "Table 3, continued: the largest batch within a memory budget",
+            table3.batch_frame(rows),
+            table3.batch_notes(rows, batches),
+        ),
+    }
+    return [
+        render.write(results / "tables", stem, frame, title, notes)
+        for stem, (title, frame, notes) in tables.items()
+    ]
+
+
 def write_all(results: Path) -> list[str]:
     """Write every table that has rows."""
 
@@ -70,6 +95,7 @@ def write_all(results: Path) -> list[str]:
         return (results / "runs" / f"{name}.jsonl").exists()
 
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
+    texts += write_table3(results) if recorded("table3") else []
     profiles = (grid.load(name) for name in grid.names())
     return texts + [write_table1(each, results) for each in profiles if recorded(each.name)]
 
@@ -89,11 +115,14 @@ def main() -> None:
     """Write what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", help="Table 1 of this profile only: quick, cifar or paper")
+    parser.add_argument("--table3", action="store_true", help="Table 3 only")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
     arguments = parser.parse_args()
     results = arguments.results
     with one_sentence():
-        if arguments.profile:
+        if arguments.table3:
+            texts = write_table3(results)
+        elif arguments.profile:
             texts = [write_table1(grid.load(arguments.profile), results)]
         else:
             texts = write_all(results)
