@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ reproduce-table1: $(READY) ## Train and measure every method, write Table 1 (PRO
 reproduce-ablation: $(READY) ## Change one option of DIVISION at a time, write Table 5 (PROFILE=quick or cifar)
 	$(PY) -m experiments.ablation --profile $(PROFILE); ended=$$?; \
 	$(PY) -m experiments.report --ablation $(PROFILE) && exit $$ended
+
+reproduce-table3: $(READY) ## Count the memory of the published networks without a GPU, write Table 3
+	$(PY) -m experiments.table3
+	$(PY) -m experiments.report --table3
 
 data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
 	$(PY) scripts/get_data.py cifar10

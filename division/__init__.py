@@ -8,12 +8,14 @@ from division.ledger import Ledger
 from division.method import Method
 from division.method import names as methods
 from division.model import compress, measure, method_of, restore
+from division.planner import Plan, plan
 
 __all__ = [
     "Codec",
     "Ledger",
     "Method",
     "Packed",
+    "Plan",
     "capture",
     "codecs",
     "compress",
@@ -22,5 +24,6 @@ __all__ = [
     "measure",
     "method_of",
     "methods",
+    "plan",
     "restore",
 ]

@@ -164,6 +164,8 @@ class Product:
 
         The graph does not show an edit in place of the detached scores, a mask for instance.
         """
+        if isinstance(weights, FakeTensor):  # no data to look at: believe the graph
+            return True
         sample, row = (list(each) for each in zip(*self._at, strict=True))
         found = weights.detach().reshape(-1, *weights.shape[-2:])[sample, row]
         return torch.allclose(found, scores.weights(self._rows, -1)[:, 0], rtol=1e-3, atol=1e-6)
@@ -176,11 +178,12 @@ def scores_of(softmax: Any) -> Scores | None:
     """
     node: Any = softmax.next_functions[0][0]
     scalings: list[Scaling] = []
+    without_data = isinstance(softmax._raw_saved_result.data, FakeTensor)
     for _ in range(_MOST_STEPS):
         name = node.name() if node is not None else ""
         if name == "BmmBackward0":
             return Scores(node._sequence_nr(), tuple(reversed(scalings)))
-        scaling = _scaling(node, name)
+        scaling = _scaling(node, name, without_data)
         if scaling is not None:
             scalings.append(scaling)
         elif name not in VIEWS:
@@ -189,16 +192,16 @@ def scores_of(softmax: Any) -> Scores | None:
     return None
 
 
-def _scaling(node: Any, name: str) -> Scaling | None:
-    """Return how a node multiplies or divides by a number, or None."""
+def _scaling(node: Any, name: str, without_data: bool) -> Scaling | None:
+    """Return how a node multiplies or divides by a number, or None; without data by any number."""
     operations: dict[str, Callable[[Tensor, float], Tensor]]
     operations = {"MulBackward0": torch.mul, "DivBackward0": torch.div}
     if name not in operations:
         return None
     other = node._raw_saved_other.data
-    if not isinstance(other, Tensor) or other.dim() or isinstance(other, FakeTensor):
+    if not isinstance(other, Tensor) or other.dim():
         return None
-    return operations[name], other.detach().item()
+    return operations[name], 1.0 if without_data else other.detach().item()
 
 
 def weights_again(

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import node_creation_hook
 
 from division import kernels
@@ -127,7 +126,7 @@ class Capture:
             self.store.note_map(tuple(node._input_metadata[0].shape))
         elif name == "BmmBackward0":
             factors = node._raw_saved_self.data, node._raw_saved_mat2.data
-            if all(isinstance(f, Tensor) and not isinstance(f, FakeTensor) for f in factors):
+            if all(isinstance(factor, Tensor) for factor in factors):
                 self.products[node._sequence_nr()] = Product(*factors)
 
     def _is_innermost(self) -> bool:

@@ -125,7 +125,7 @@ class Slot:
         dtype = stored.packed.dtype
         exact = torch.empty_strided(self.shape, self.stride, dtype=dtype, device=like.device)
         seen = stored.form.see(exact)
-        if seen.data_ptr() == exact.data_ptr():  # a view of it
+        if seen.untyped_storage()._cdata == exact.untyped_storage()._cdata:  # a view of it
             stored.codec.decompress_into(stored.packed, seen)
         else:
             exact.copy_(stored.tensor())

@@ -116,6 +116,11 @@ def compose_errors(overrides: list[str]) -> DictConfig:
     return _compose("errors", overrides)
 
 
+def compose_plan(overrides: list[str]) -> DictConfig:
+    """Compose the config of a plan as the command line would."""
+    return _compose("plan", overrides)
+
+
 def _compose(name: str, overrides: list[str]) -> DictConfig:
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         return compose(name, overrides)

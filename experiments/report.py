@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from experiments import ablation, errors, grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, table1, table5
+from experiments.tables import core, render, rivals, table1, table3, table5
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -91,6 +91,31 @@ def write_table5(name: str, results: Path) -> str:
     return render.write(results / "tables", stem, frame, title, table5.notes(trained, measured))
 
 
+def write_table3(results: Path) -> list[str]:
+    """Write Table 3, and the largest batches beside it, from the latest count."""
+    rows = core.newest(record.load(results, "table3"))
+    memory, logs, batches = (
+        pd.read_csv(results / "paper" / f"{name}.csv")
+        for name in ("memory", "memory_actnn", "batch")
+    )
+    tables = {
+        "table3": (
+            "Table 3: memory of a training step, GiB",
+            table3.frame(rows, memory),
+            table3.notes(rows, memory, logs),
+        ),
+        "table3-batches": (
+            "Table 3, continued: the largest batch within a memory budget",
+            table3.batch_frame(rows),
+            table3.batch_notes(rows, batches),
+        ),
+    }
+    return [
+        render.write(results / "tables", stem, frame, title, notes)
+        for stem, (title, frame, notes) in tables.items()
+    ]
+
+
 def write_all(results: Path) -> list[str]:
     """Write every table that has rows."""
 
@@ -98,6 +123,7 @@ def write_all(results: Path) -> list[str]:
         return (results / "runs" / f"{name}.jsonl").exists()
 
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
+    texts += write_table3(results) if recorded("table3") else []
     profiles = (grid.load(name) for name in grid.names())
     texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
     ablations = ablation.names() if recorded("errors") else []
@@ -121,11 +147,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", help="Table 1 of this profile only: quick, cifar or paper")
     parser.add_argument("--ablation", help="Table 5 of this profile only: quick or cifar")
+    parser.add_argument("--table3", action="store_true", help="Table 3 only")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
     arguments = parser.parse_args()
     results = arguments.results
     with one_sentence():
-        if arguments.profile:
+        if arguments.table3:
+            texts = write_table3(results)
+        elif arguments.profile:
             texts = [write_table1(grid.load(arguments.profile), results)]
         elif arguments.ablation:
             texts = [write_table5(arguments.ablation, results)]

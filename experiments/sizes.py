@@ -1,25 +1,27 @@
 """What autograd saves for the published networks, counted without data: `make benchmark-sizes`.
 
-The real model runs under FakeTensorMode, where tensors have shapes but no memory: the ledger's
-bytes are exact, and a batch of 256 takes a second on any machine.
+The planner's dry run counts: the ledger's bytes are exact, and a batch of 256 takes a second on any
+machine.
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-import division
+from division.dryrun import OPTIMIZERS, DryRun
+from division.method import resolve
 from experiments import models, record
 
 GIB = 2**30
 MODELS = ("resnet50", "wide_resnet50_2")
 PUBLISHED: dict[str, object] = {"align": "reference", "share": False, "fine_bits": 2}
 PUBLISHED_POOLING: dict[str, object] = {"align": "reference", "masks": False, "share": False}
-METHODS: dict[str, tuple[str, dict[str, object]]] = {
+Variants = dict[str, tuple[str, dict[str, object]]]
+METHODS: Variants = {
     "vanilla": ("vanilla", {}),
     "division": ("division", {}),
     "division-published": ("division", PUBLISHED),
@@ -34,33 +36,49 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def saved_bytes(model: str, method: str, options: dict[str, object], batch: int, image: int) -> int:
-    """Return what the ledger counts for one forward of a training step."""
-    with FakeTensorMode():
-        network = models.build(model, classes=1000, image_size=image)
-        division.compress(network, method, **options)
-        return division.measure(network, torch.randn(batch, 3, image, image)).saved_bytes
+def runs_of(model: str, variants: Variants, image: int) -> Iterator[tuple[str, DryRun]]:
+    """Yield a dry run of a published network under each of the variants of the methods."""
+    network = models.build(model, classes=1000, image_size=image)
+    run = DryRun(network, (3, image, image), torch.float32, None, OPTIMIZERS["momentum"], loss=None)
+    for label, (method, options) in variants.items():
+        with run.under(resolve(method, **options)):
+            yield label, run
+
+
+def row_of(
+    experiment: str,
+    model: str,
+    label: str,
+    variant: tuple[str, dict[str, object]],
+    counted: tuple[str, str, int],
+    **config: object,
+) -> record.Row:
+    """Return the row of a metric, its unit and its value for one of the published networks."""
+    (method, options), (metric, unit, value) = variant, counted
+    return record.Row(
+        experiment=experiment,
+        method=method,
+        options=options,
+        model=model,
+        dataset=f"fake-{config['image']}",
+        seed=0,
+        metric=metric,
+        unit=unit,
+        value=value,
+        scale="paper",
+        config={"label": label, **config, **options},
+    )
 
 
 def rows_of(batch: int, image: int) -> list[record.Row]:
     """Count every model under every method."""
-    return [
-        record.Row(
-            experiment="sizes",
-            method=method,
-            options=options,
-            model=model,
-            dataset=f"fake-{image}",
-            seed=0,
-            metric="saved_bytes",
-            unit="B",
-            value=saved_bytes(model, method, options, batch, image),
-            scale="paper",
-            config={"label": label, "batch": batch, "image": image, **options},
-        )
-        for model in MODELS
-        for label, (method, options) in METHODS.items()
-    ]
+    rows = []
+    for model in MODELS:
+        for label, run in runs_of(model, METHODS, image):
+            counted = ("saved_bytes", "B", run.measure(batch).saved_bytes)
+            settings = {"batch": batch, "image": image}
+            rows.append(row_of("sizes", model, label, METHODS[label], counted, **settings))
+    return rows
 
 
 def main() -> None:

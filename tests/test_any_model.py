@@ -145,3 +145,25 @@ def test_it_is_exact_compressed_and_explained(name: str) -> None:
     packed = [r for r in ledger.rows if r.compressed]
     assert sum(r.bytes_before for r in packed) > 4 * sum(r.bytes_after for r in packed)
     assert all(g is None or bool(g.isfinite().all()) for g in gradients(model, x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_are_exact_and_never_larger(name: str) -> None:
+    model, x = build(name)
+    exact = gradients(model, x)
+    for recompute in (True, "deep"):
+        twin = division.compress(copy.deepcopy(model), "identity", recompute=recompute)
+        assert distance(gradients(twin, x), exact) < 1e-6
+    plain = division.compress(copy.deepcopy(model))
+    spared = division.compress(copy.deepcopy(model), "division", recompute=True)
+    deep = division.compress(model, "division", recompute="deep")
+    sizes = [division.measure(each, x).saved_bytes for each in (deep, spared, plain)]
+    assert sizes == sorted(sizes)
+
+
+def distance(found: list[Tensor | None], exact: list[Tensor | None]) -> float:
+    """Return the relative error of all gradients together."""
+    pairs = [(a, b) for a, b in zip(found, exact, strict=True) if a is not None and b is not None]
+    assert len(pairs) == sum(b is not None for b in exact)
+    error = sum(float((a - b).double().square().sum()) for a, b in pairs)
+    return (error / sum(float(b.double().square().sum()) for _, b in pairs)) ** 0.5
