@@ -24,6 +24,9 @@ Variants = dict[str, tuple[str, dict[str, object]]]
 METHODS: Variants = {
     "vanilla": ("vanilla", {}),
     "division": ("division", {}),
+    "division-recompute": ("division", {"recompute": True}),
+    "division-recompute-3": ("division", {"bits": 3, "recompute": True}),
+    "division-recompute-deep": ("division", {"recompute": "deep"}),
     "division-published": ("division", PUBLISHED),
     "actnn": ("actnn", {}),
     "pooling": ("pooling", {}),

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from experiments.record import Row
-from experiments.tables.core import GIB, OURS, published_memory, published_speed, verdict
+from experiments.tables.core import GIB, is_ours, published_memory, published_speed, verdict
 
 COLUMNS = [
     "what",
@@ -55,7 +55,7 @@ def _speed_lines(rows: list[Row], paper: pd.DataFrame) -> list[list[str]]:
     lines = []
     for row in rows:
         label = str(row.config["label"])
-        if row.metric != "throughput_ratio" or label in OURS:
+        if row.metric != "throughput_ratio" or is_ours(label):
             continue
         bar = SPEED_BARS.get(label)
         published = f"{published_speed(paper, label):.2f}" if label in PUBLISHED_SPEED else ""
@@ -78,7 +78,7 @@ def _size_lines(rows: list[Row], paper: pd.DataFrame, claims: pd.DataFrame) -> l
     claimed = int(claims.set_index("method")["change_percent"]["pooling"])
     lines = []
     for (model, label), value in found.items():
-        if label in OURS:
+        if is_ours(label):
             continue
         stock, own = found[model, "vanilla"], found[model, POOLING_BASELINE]
         published = published_memory(paper, model, label)
