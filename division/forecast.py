@@ -48,6 +48,13 @@ class Forecast:
         return max(0, self.small.batch + steps)
 
 
+def about(step: Walk, limit: int) -> int:
+    """Return a batch near the largest, if all but weights and their like grows with the batch."""
+    fixed = step.weights + step.optimizer + step.gradients
+    guess = step.batch * (limit - fixed) // max(step.peak - fixed, 1)
+    return guess if guess >= 1 and guess != step.batch else 2 * step.batch
+
+
 def largest(peak: Callable[[int], int], budget: int, guess: int) -> int:
     """Find the largest batch whose peak is within a budget by bisection, from a guess.
 

@@ -8,6 +8,7 @@ and whatever a step needs for a moment (see walk.py for what is not seen).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 from division import codecs
 from division.codec import check_choice
 from division.dryrun import OPTIMIZERS, DryRun, Optimizer
-from division.forecast import Forecast, largest
+from division.forecast import Forecast, about, largest
 from division.ledger import Ledger, parse_size, size_text
 from division.method import Method, Vanilla, names, resolve
 from division.model import check_trainable
@@ -160,14 +161,16 @@ def _entry(run: DryRun, entry: Entry, method: Method, batch: int, limit: int | N
                 "times smaller than fp32 its rows of division.measure(model, batch) are"
             )
             return replace(entry, note=note)
-        step = run.walk(batch)
+        counted = cache(run.walk)
+        step = counted(batch)
         note = f"sizes depend on the data: {RATIO}={ratio:g}" if by_data else ""
         entry = replace(entry, note=note or _saves_nothing(method, ledger))
         entry = replace(entry, ledger=ledger, step=step)
         if limit is None:
             return entry
-        forecast = Forecast(step, run.walk(2 * batch))
-        found = largest(lambda n: run.walk(n).peak, limit, forecast.largest(limit))
+        walks = sorted((step, counted(about(step, limit))), key=lambda each: each.batch)
+        forecast = Forecast(*walks)
+        found = largest(lambda n: counted(n).peak, limit, forecast.largest(limit))
         return replace(entry, forecast=forecast, max_batch=found)
 
 

@@ -130,6 +130,7 @@ def walk(
     weights = live.add([*model.parameters(), *model.buffers()])
     state = live.add(t for each in optimizer.state.values() for t in each.values())
     batch = live.add([*inputs, labels])
+    live.add(p.grad for p in model.parameters())  # left from before, if they are accumulated
     start = len(live.levels) - 1  # the last level of what was there before the step
     with live:
         output = model(*inputs)

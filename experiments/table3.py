@@ -7,10 +7,11 @@ them is on the lines through them. The largest batch within the first budget is 
 import argparse
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 
 from division.dryrun import DryRun
 from division.forecast import Forecast, largest
@@ -85,16 +86,13 @@ def _check(line: int, counted: int) -> None:
         raise RuntimeError(f"sizes are no line in the batch: {line} bytes at {CHECKED}, {counted}")
 
 
-def rows_of() -> list[record.Row]:
-    """Count every network under every method."""
+def rows_of(model: str) -> list[record.Row]:
+    """Count a network under every method."""
     rows = []
-    for model in MODELS:
-        runs = runs_of(model, VARIANTS, IMAGE)
-        shown = track(runs, model, len(VARIANTS), console=Console(stderr=True))
-        for label, run in shown:
-            for settings, counted in counts_of(run):
-                where = {"image": IMAGE, **settings}
-                rows.append(row_of("table3", model, label, VARIANTS[label], counted, **where))
+    for label, run in runs_of(model, VARIANTS, IMAGE):
+        for settings, counted in counts_of(run):
+            where = {"image": IMAGE, **settings}
+            rows.append(row_of("table3", model, label, VARIANTS[label], counted, **where))
     return rows
 
 
@@ -105,7 +103,11 @@ def main() -> None:
     started = time.monotonic()
     with one_sentence():
         record.check_writable(results)
-        record.append(results, record.complete(rows_of(), started))
+        words = f"counting {' and '.join(MODELS)} under {len(VARIANTS)} methods, a minute or two"
+        processes = ProcessPoolExecutor(len(MODELS), get_context("spawn"))
+        with Console(stderr=True).status(words), processes as pool:
+            rows = [row for found in pool.map(rows_of, MODELS) for row in found]
+        record.append(results, record.complete(rows, started))
 
 
 if __name__ == "__main__":

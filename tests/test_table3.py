@@ -14,7 +14,7 @@ from experiments.tables import table3 as table
 PAPER = pd.read_csv(ROOT / "results" / "paper" / "memory.csv")
 GIB = 2**30
 NEAR = {"vanilla": 0.01, "division-published": 0.025, "actnn-published": 0.06}
-NEAR |= {"checkpoint-published": 0.005}
+NEAR |= {"checkpoint-published": 0.01}
 SLOW = pytest.mark.slow
 
 
@@ -102,7 +102,8 @@ def test_the_words_are_written_with_the_table(tmp_path: Path) -> None:
     memory, batches = first
     for label in ("vanilla", "division-published", "division", "actnn", "checkpoint-published"):
         assert f"- {label} (+0.0 to +0.0 %)" in memory
-    assert "ActNN's own logs" in memory
+    assert "as the logs of ActNN's own authors seem to count" in memory
+    assert "actnn-published 0.39 / 0.43 at 64" in memory  # 0.49 published, 0.1 of it the batch
     assert "162 -> 630, 3.9x on a T4" in batches
     assert "ours in 16 GiB: 16 -> 64 (4.0x)" in batches
 

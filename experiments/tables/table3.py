@@ -115,8 +115,8 @@ def notes(rows: list[Row], paper: pd.DataFrame, actnn_logs: pd.DataFrame) -> lis
         "group would be about as much",
         f"actnn ({_spread(counted, paper, 'actnn')}): what two layers save is stored once",
         f"checkpoint-published ({_spread(counted, paper, 'checkpoint-published')}): the four "
-        "stages of the network are the blocks, found by trying: nothing in the release says so. "
-        "checkpoint, our default, keeps the input of every residual block: it holds more and "
+        "stages of the network are the blocks, which we found by trying. checkpoint, our default, "
+        "keeps the input of every residual block: it holds more and "
         f"peaks lower ({peaks['checkpoint']:.2f} against {peaks['checkpoint-published']:.2f} GiB "
         f"for {model} at {AT}), since a whole stage that runs again holds all its maps",
         "pooling, pooling-all and autocast have no published values here. acgc and blpa have, and "
@@ -187,14 +187,15 @@ def _spread(counted: Counted, paper: pd.DataFrame, label: str) -> str:
 def _own_logs(counted: Counted, logs: pd.DataFrame) -> str:
     """Compare with the logs of ActNN's own authors, who count without the batch."""
     parts = []
-    for line in logs[logs["method"] == "actnn"].itertuples():
-        where = (line.model, "actnn-published")
+    for line in logs.itertuples():
+        label = {"actnn": "actnn-published"}.get(line.method, line.method)
+        where = (line.model, label)
         ours = counted.gib(*where, "activation_bytes", line.batch_size)
         ours -= counted.gib(*where, "batch_bytes", line.batch_size)
-        parts.append(f"{ours:.2f} / {line.activation_gib:.2f} at {line.batch_size}")
+        parts.append(f"{label} {ours:.2f} / {line.activation_gib:.2f} at {line.batch_size}")
     return (
-        f"ActNN's own logs ({logs['source'].iloc[0]}) count without the batch, and so counted ours "
-        f"are {', '.join(parts)}."
+        "Without the batch, as the logs of ActNN's own authors seem to count "
+        f"({logs['source'].iloc[0]}), ours are {', '.join(parts)}."
     )
 
 
