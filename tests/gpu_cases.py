@@ -4,6 +4,7 @@ Run as a program in a process where Triton compiles: `python gpu_cases.py 80` pr
 by case, of registers, spilled bytes, shared memory, and the floating-point instructions used.
 """
 
+import dataclasses
 import json
 import re
 import sys
@@ -109,6 +110,11 @@ def launches() -> dict[str, gpu_launch.Launch]:
             run()
         for i, call in enumerate(recorded):
             found[f"{call.kernel.__name__} ({i}): {name}"] = call
+            if call.constants.get("WIDE") == 0:
+                constants = {**call.constants, "WIDE": 1}
+                warps = call.warps * (2 if call.kernel.__name__ == "split_streamed" else 1)
+                wide = dataclasses.replace(call, constants=constants, warps=warps)
+                found[f"{call.kernel.__name__} ({i}), wide: {name}"] = wide
     return found
 
 

@@ -89,3 +89,8 @@ def test_maps_that_are_read_twice(size, bits, channels_last):
     for rows, cols in blocks:
         x = maps((1, 3, *size), "normal", torch.bfloat16, channels_last)
         check_maps(x, bits, rows, cols, 3)
+
+
+def test_products_of_sizes_beyond_32_bits():
+    """A block is found by position * blocks // size, which needs 64 bits long before a map does."""
+    check_maps(torch.randn(1, 1, 1, 66000), 2, 1, 33000, 1)
