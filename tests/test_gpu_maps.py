@@ -67,9 +67,8 @@ def test_many_more_maps(**case):
 @pytest.mark.parametrize("content", sorted(CONTENTS))
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_every_content_in_every_layout(content, channels_last):
-    for dtype in DTYPES:
-        for rows in (1, 0):
-            check_maps(maps((2, 5, 14, 14), content, dtype, channels_last), 2, rows, rows, 5)
+    for dtype, rows in zip((*DTYPES, torch.float32), (1, 1, 1, 0), strict=True):
+        check_maps(maps((1, 5, 9, 9), content, dtype, channels_last), 2, rows, rows, 5)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
