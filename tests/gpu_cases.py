@@ -4,6 +4,7 @@ Run as a program in a process where Triton compiles: `python gpu_cases.py 80` pr
 by case, of registers, spilled bytes, shared memory, and the floating-point instructions used.
 """
 
+import dataclasses
 import json
 import re
 import sys
@@ -101,22 +102,33 @@ def cases() -> dict[str, Callable[[], object]]:
     }
 
 
-def launches() -> dict[str, gpu_launch.Launch]:
-    """Return every launch of every case, by name."""
+QUICK = ("maps 56", "maps 112 bf16 last", "samples", "coded dithered", "pooling False")
+QUICK += (f"mask {torch.float32}",)
+
+
+def launches(quick: bool = False) -> dict[str, gpu_launch.Launch]:
+    """Return every launch of every case (of few, which have every kernel), by name."""
     found = {}
     for name, run in cases().items():
+        if quick and name not in QUICK:
+            continue
         with gpu_launch.recording() as recorded:
             run()
         for i, call in enumerate(recorded):
             found[f"{call.kernel.__name__} ({i}): {name}"] = call
+            if call.constants.get("WIDE") == 0 and not quick:
+                constants = {**call.constants, "WIDE": 1}
+                warps = call.warps * (2 if call.kernel.__name__ == "split_streamed" else 1)
+                wide = dataclasses.replace(call, constants=constants, warps=warps)
+                found[f"{call.kernel.__name__} ({i}), wide: {name}"] = wide
     return found
 
 
-def report(architecture: int) -> dict[str, object]:
+def report(architecture: int, quick: bool) -> dict[str, object]:
     from division.kernels.gpu_compile import compile_for
 
     found = {}
-    for name, call in launches().items():
+    for name, call in launches(quick).items():
         made = compile_for(call, architecture)
         floating = sorted(set(re.findall(r"\b[a-z]+[\w.]*\.f(?:16|32|64)\b", made.ptx)))
         found[name] = {
@@ -129,4 +141,4 @@ def report(architecture: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(report(int(sys.argv[1]))))
+    print(json.dumps(report(int(sys.argv[1]), quick="quick" in sys.argv)))

@@ -14,30 +14,29 @@ import pytest
 from division.kernels import gpu
 
 SHARED_LIMIT = {75: 64 << 10, 80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes a program
-LATER = pytest.mark.slow
-ARCHITECTURES = [pytest.param(75, marks=LATER), 80, pytest.param(90, marks=LATER), 100]
+ALL = [pytest.param((number, False), marks=pytest.mark.slow) for number in SHARED_LIMIT]
 
 
 @functools.cache
-def compiled(architecture: int) -> dict[str, dict]:
+def compiled(architecture: int, quick: bool) -> dict[str, dict]:
     """What a process of its own says: in this one Triton interprets kernels."""
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    command = [sys.executable, gpu_cases.__file__, str(architecture)]
+    command = [sys.executable, gpu_cases.__file__, str(architecture), *["quick"] * quick]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-4000:]
     return json.loads(run.stdout)
 
 
-@pytest.fixture(params=ARCHITECTURES, ids=lambda number: f"sm_{number}")
+@pytest.fixture(params=[(80, True), (100, True), *ALL], ids=str)
 def report(request: pytest.FixtureRequest) -> dict[str, dict]:
-    triton = pytest.importorskip(
-        "triton", reason="Triton is not installed: nothing can be compiled"
-    )
+    message = "Triton is not installed: nothing can be compiled"
+    triton = pytest.importorskip("triton", reason=message)
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     for tool in ("ptxas", "cuobjdump"):
         if shutil.which(tool, path=str(tools)) is None:
             pytest.skip(f"Triton came without {tool}: nothing can be compiled for a GPU")
-    return {"architecture": request.param, "kernels": compiled(request.param)}
+    architecture, quick = request.param
+    return {"architecture": architecture, "kernels": compiled(architecture, quick)}
 
 
 def test_nothing_is_spilled_and_all_fits(report):
@@ -59,8 +58,10 @@ def test_arithmetic_is_rounded_term_by_term(report):
 
 def test_every_kernel_is_among_the_cases():
     """A kernel that is not compiled here is not proven to compile."""
-    launched = {call.kernel.__name__ for call in gpu_cases.launches().values()}
+    quick, launched = (
+        {call.kernel.__name__ for call in gpu_cases.launches(few).values()} for few in (True, False)
+    )
     written = set()
     for name in set(gpu.KERNELS.values()):
         written |= set(gpu_cases.gpu_launch.module(name).STARTS)
-    assert launched == written
+    assert quick == launched == written

@@ -16,6 +16,7 @@ from division.kernels import gpu, ops, reference
 def test_the_tables_name_every_operator_once():
     assert gpu.KERNELS.keys() | gpu.WITHOUT.keys() == ops._SCHEMAS.keys() == set(reference.__all__)
     assert not gpu.KERNELS.keys() & gpu.WITHOUT.keys()
+    assert gpu.PARTLY.keys() <= gpu.KERNELS.keys()
     for name in gpu.WITHOUT:
         assert getattr(gpu, name) is getattr(reference, name)
     for name in gpu.KERNELS:

@@ -13,8 +13,8 @@ from torch import Tensor
 from division import samples
 from division.kernels import gpu
 
-FEW = settings(deadline=None, derandomize=True, max_examples=20)
-MANY = settings(deadline=None, derandomize=True, max_examples=200)
+FEW = settings(deadline=None, derandomize=True, max_examples=15)
+MANY = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,9 +69,9 @@ def test_many_more_samples(**case):
 
 
 @pytest.mark.parametrize("content", sorted(CONTENTS))
-def test_every_content_at_every_width(content):
-    x = make((8, 5, 90), content, torch.float32, True)
-    check(x, torch.arange(1, 9).to(torch.uint8), 256, 5)
+def test_every_content(content):
+    x = make((3, 3, 40), content, torch.float32, True)
+    check(x, torch.tensor([2, 5, 8], dtype=torch.uint8), 64, 5)
 
 
 def test_bits_that_do_not_fit_are_refused():

@@ -31,8 +31,18 @@ KERNELS = {  # operator: the module that starts its kernel
     "unpack_window_index": "gpu_windows",
 }
 WITHOUT = {  # operator: why the definition computes it on a GPU, too
-    "pack_huffman": "entropy coding is sequential in a chunk; `lossy` uses it only on request",
+    "pack_huffman": "codes of any length follow one another: not written for tiles so far",
     "unpack_huffman": "as pack_huffman",
+}
+PARTLY = {  # operator: what its kernel leaves to the definition
+    "split_maps": "a window (the published alignment); blocks of 2**24 elements or more",
+    "group_ranges": "groups of more than 4096 elements",
+    "split_samples": "groups of more than 4096 elements",
+    "merge_samples": "groups of more than 4096 elements",
+    "pack_mask": "64-bit elements",
+    "unpack_mask": "64-bit elements",
+    "pack_window_index": "indices that lie neither in order nor with the channel last",
+    "unpack_window_index": "indices that lie neither in order nor with the channel last",
 }
 
 

@@ -29,6 +29,12 @@ def no_sum(SHAPE: tl.constexpr):
 
 
 @triton.jit
+def whole(number, WIDE: tl.constexpr):
+    """Return an integer argument as int64 if WIDE, else as int32; what is made of it follows."""
+    return tl.full([], number, tl.int64 if WIDE else tl.int32)
+
+
+@triton.jit
 def from_bf16(short):
     """Widen the bits of bf16 to fp32."""
     return (short.to(tl.int32) << 16).to(tl.float32, bitcast=True)

@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from division.kernels.gpu_launch import Launch
+from division.kernels.gpu_launch import Launch, compile_options
 
 ARCHITECTURES = (75, 80, 90, 100)  # Turing, Ampere, Hopper, Blackwell
 _TYPES = {
@@ -54,7 +54,7 @@ def compile_for(call: Launch, architecture: int) -> Compiled:
                 attributes[(i,)] = [["tt.divisibility", 16]]
     signature |= dict.fromkeys(call.constants, "constexpr")
     source = ASTSource(call.kernel, signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": call.warps, "enable_fp_fusion": False}
+    options = compile_options(call.warps)
     compiled = triton.compile(source, GPUTarget("cuda", architecture, 32), options)
     registers, stack, _, local = _resources(compiled.asm["cubin"])
     return Compiled(registers, stack + local, compiled.metadata.shared, compiled.asm["ptx"])

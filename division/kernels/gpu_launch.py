@@ -17,6 +17,8 @@ from division.quantize import seed_keys
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in gpu_common
 
+_REGISTERS = 65536  # of a multiprocessor, in every architecture since 2012
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -66,6 +68,15 @@ def power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
+def compile_options(warps: int) -> dict[str, int | bool]:
+    """Return how kernels are compiled: without contraction, and with all the registers there are.
+
+    Left to itself the assembler would sooner spill a few than let fewer programs run at once.
+    """
+    registers = min(255, _REGISTERS // (32 * warps))
+    return {"num_warps": warps, "enable_fp_fusion": False, "maxnreg": registers}
+
+
 def launch(
     kernel: Any,
     programs: int,
@@ -74,7 +85,7 @@ def launch(
     warps: int = 4,
     **constants: int,
 ) -> None:
-    """Run a kernel on the device of its tensors, with no contraction of its arithmetic."""
+    """Run a kernel on the device of its tensors, with the options above."""
     if programs == 0:
         return
     recorded = _recorded.get()
@@ -82,9 +93,7 @@ def launch(
         recorded.append(Launch(kernel, programs, tensors, settings, warps, constants))
         return
     with _place(tensors[0]):
-        kernel[(programs,)](
-            *tensors, *settings, **constants, num_warps=warps, enable_fp_fusion=False
-        )
+        kernel[(programs,)](*tensors, *settings, **constants, **compile_options(warps))
 
 
 @contextmanager

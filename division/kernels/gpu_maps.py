@@ -9,7 +9,7 @@ channels of one sample, else neighbouring maps; memory is addressed with 64 bits
 import triton
 import triton.language as tl
 
-from division.kernels.gpu_common import from_bf16, store_float
+from division.kernels.gpu_common import from_bf16, store_float, whole
 
 
 @triton.jit
@@ -83,16 +83,19 @@ def merge(
     HAS_LOW: tl.constexpr,
     KIND: tl.constexpr,
     LAST: tl.constexpr,
+    WIDE: tl.constexpr,
     LANES: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Rebuild what TILE bytes of the widest plane hold, at every place they stand for."""
     program = tl.program_id(0)
     sample, channel, index, exists = lanes_of(program // chunks, maps, channels, LANES, LAST)
+    height, width = whole(height, WIDE), whole(width, WIDE)
+    rows, cols = whole(rows, WIDE), whole(cols, WIDE)
     size = height * width
     WIDTH: tl.constexpr = 8 if BITS == 8 else (4 if BITS >= 4 else (2 if BITS >= 2 else 1))
     stride = (size * WIDTH + 7) // 8
-    item = (program % chunks) * TILE + tl.arange(0, TILE)
+    item = whole(program % chunks, WIDE) * TILE + tl.arange(0, TILE)
     here = exists[:, None] & (item < stride)[None, :]
     place = place_of(sample, channel, item, bytes_per_map, channels, LAST)
     packed = tl.load(codes + place, mask=here, other=0).to(tl.int32)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from division import bits as bitpack
 from division.frequency import channels_last_steps, is_channels_last
+from division.frequency import split_maps as split_by_definition
 from division.kernels.gpu_launch import KINDS, keys_of, launch, module, power_of_two, raw
 
 STARTS = ("split_resident", "split_streamed", "merge")  # the kernels of this module
@@ -12,6 +13,7 @@ ON_CHIP = 4096  # elements that a program keeps in registers
 ON_CHIP_LAST = 8192  # the same where maps lie side by side: fewer would waste what a read brings
 _LANES_LAST = 8  # neighbouring channels that a program reads at least: 32 bytes of fp32
 _LONGEST_SUM = 32  # rows and columns of a block, from which exchanging registers costs too much
+_LARGEST_BLOCK = 2**24  # elements: fp32 counts no further, and a mean is a sum times 1 / count
 _STREAM_TILE = 1024  # elements that a program has at a time
 _MERGE_TILE = 1024  # bytes of codes that a program unpacks
 _MERGE_LANES = 32  # of neighbouring channels, where maps lie side by side
@@ -22,6 +24,9 @@ def split_maps(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compress maps as `frequency.split_maps`; a window must tile the map or cover it."""
     n, c, height, width = x.shape
+    edges = (-(-height // max(rows, 1)), -(-width // max(cols, 1)))
+    if rows and edges[0] * edges[1] >= _LARGEST_BLOCK:
+        return split_by_definition(x, bits, rows, cols, window, seed)
     channels_last = is_channels_last(x)
     x = x.detach() if channels_last else x.detach().contiguous()
     size = bitpack.packed_size(height * width, bits)
@@ -32,7 +37,6 @@ def split_maps(
         codes = x.new_empty((n, c, size), dtype=torch.uint8)
     offset = x.new_empty((n, c), dtype=torch.bfloat16)
     scale = torch.empty_like(offset)
-    edges = (-(-height // max(rows, 1)), -(-width // max(cols, 1)))
     steps = channels_last_steps(x) if channels_last else (1, n * c * height * width)
     name, lanes, warps, tiles = split_plan(x.shape, rows, cols, bits, channels_last)
     launch(
@@ -69,8 +73,9 @@ def split_plan(
     items = power_of_two(-(-height * width * bitpack.planes(bits)[0][1] // 8))
     lanes = min(maps, 32 if channels_last else max(1, 2 * _STREAM_TILE // items))
     room = max(1, _STREAM_TILE // lanes)
-    tiles = {"BLOCKS": min(blocks, room), "ITEMS": min(items, room)}
-    return "split_streamed", lanes, 4, tiles
+    wide = is_wide(height, width, rows, cols)
+    tiles = {"BLOCKS": min(blocks, room), "ITEMS": min(items, room), "WIDE": wide}
+    return "split_streamed", lanes, 4 << wide, tiles
 
 
 def merge_maps(
@@ -109,6 +114,7 @@ def merge_maps_into(
     stride = -(-height * width * widest // 8)
     tile, lanes = merge_plan(n * c, c, stride, channels_last)
     chunks = -(-stride // tile)
+    wide = is_wide(height, width, rows, cols)
     tiles = n * -(-c // lanes) if channels_last else -(-n * c // lanes)
     tensors = (raw(low), codes.contiguous(), raw(offset.contiguous()), raw(scale.contiguous()))
     launch(
@@ -120,6 +126,7 @@ def merge_maps_into(
         HAS_LOW=int(rows > 0),
         KIND=KINDS[out.dtype],
         LAST=int(channels_last),
+        WIDE=wide,
         LANES=lanes,
         TILE=tile,
     )
@@ -132,6 +139,12 @@ def merge_plan(maps: int, channels: int, stride: int, channels_last: bool) -> tu
         return min(_MERGE_TILE // lanes, power_of_two(stride)), lanes
     tile = min(_MERGE_TILE, power_of_two(stride))
     return tile, min(power_of_two(maps), _MERGE_TILE // tile)
+
+
+def is_wide(height: int, width: int, rows: int, cols: int) -> int:
+    """Return 1 if 32 bits are too few to count inside a map."""
+    largest = max(8 * height * width, height * (rows + 1), width * (cols + 1))
+    return int(largest + 8 * _STREAM_TILE >= 2**31)
 
 
 def empty_maps(

@@ -69,6 +69,7 @@ def group_edges(
     high,
     channels,
     positions,
+    size,
     groups,
     length,
     KIND: tl.constexpr,
@@ -79,7 +80,7 @@ def group_edges(
 ):
     """Find the range of every group."""
     sample, group, exists = _groups(groups, GROUPS)
-    place, count, feature = _features(group, channels * positions, length, SIZE, WIDE)
+    place, count, feature = _features(group, size, length, SIZE, WIDE)
     inside = place < count
     source = _element(sample, feature, channels, positions, TRANSPOSED)
     least, most = _range(load_float(x + source, inside, KIND), inside)
@@ -115,6 +116,7 @@ def split_groups(
     scale,
     channels,
     positions,
+    size,
     groups,
     length,
     key0,
@@ -128,7 +130,7 @@ def split_groups(
 ):
     """Quantize groups between their extremes, which may be KNOWN, and pack the codes."""
     sample, group, exists = _groups(groups, GROUPS)
-    place, count, feature = _features(group, channels * positions, length, SIZE, WIDE)
+    place, count, feature = _features(group, size, length, SIZE, WIDE)
     inside = place < count
     source = _element(sample, feature, channels, positions, TRANSPOSED)
     value = load_float(x + source, inside, KIND)
@@ -173,6 +175,7 @@ def merge_groups(
     out,
     channels,
     positions,
+    size,
     groups,
     length,
     KIND: tl.constexpr,
@@ -183,7 +186,7 @@ def merge_groups(
 ):
     """Rebuild groups; their bytes are read once and exchanged on chip."""
     sample, group, exists = _groups(groups, GROUPS)
-    place, count, feature = _features(group, channels * positions, length, SIZE, WIDE)
+    place, count, feature = _features(group, size, length, SIZE, WIDE)
     inside = exists[:, None] & (place < count)
     filled = (count + 7) // 8 * 8
     width = tl.load(bits + sample).to(tl.int32)

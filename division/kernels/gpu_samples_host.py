@@ -87,19 +87,20 @@ def _launch(
     transposed: bool,
     **constants: int,
 ) -> None:
-    groups = group_count(sizes[0] * sizes[1], group)
-    size = power_of_two(group)
+    features = sizes[0] * sizes[1]
+    groups, size = group_count(features, group), power_of_two(group)
+    wide = int(groups * group + size >= 2**31)
     lanes = groups_a_program(groups, group)
     launch(
         getattr(module("gpu_samples"), name),
         n * -(-groups // lanes),
         tensors,
-        (*sizes, groups, group, *keys),
+        (*sizes, features, groups, group, *keys),
         warps=max(4, lanes * size // 512),
         **constants,
         KIND=KINDS[dtype],
         TRANSPOSED=int(transposed),
-        WIDE=int(groups * group + size >= 2**31),
+        WIDE=wide,
         GROUPS=lanes,
         SIZE=size,
     )

@@ -19,6 +19,7 @@ from division.kernels.gpu_common import (
     nearest_bf16,
     no_sum,
     noise_at,
+    whole,
 )
 from division.kernels.gpu_maps import block_of, element_of, first_of, lanes_of, place_of
 
@@ -129,12 +130,15 @@ def split_streamed(
     HAS_LOW: tl.constexpr,
     KIND: tl.constexpr,
     LAST: tl.constexpr,
+    WIDE: tl.constexpr,
     LANES: tl.constexpr,
     BLOCKS: tl.constexpr,
     ITEMS: tl.constexpr,
 ):
     """Compress LANES maps, BLOCKS blocks and then ITEMS bytes at a time."""
     sample, channel, index, exists = lanes_of(tl.program_id(0), maps, channels, LANES, LAST)
+    height, width = whole(height, WIDE), whole(width, WIDE)
+    rows, cols = whole(rows, WIDE), whole(cols, WIDE)
     size = height * width
     where = (sample, channel, step, sample_step)
     geometry = (height, width, rows, cols)
