@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ figures: $(READY) ## Draw all figures that have rows, into results/figures
 
 notebooks: $(READY) ## Execute all notebooks; copies with outputs go to outputs/notebooks
 	$(PY) scripts/run_notebooks.py
+
+benchmark-transformers: $(READY) ## Measure saved bytes and gradient errors of ViT, Swin and ConvNeXt
+	$(PY) -m experiments.transformers
 
 report: $(READY) ## Write all tables from the rows, and the README's copies
 	$(PY) -m experiments.report
