@@ -37,6 +37,6 @@ def test_tables_in_the_readme_are_those_of_the_committed_rows(tmp_path: Path) ->
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(tmp_path, filter="data")
     text = (tmp_path / "README.md").read_text()
-    assert text.count("<!-- table ") == 3
+    assert text.count("<!-- table ") == 6
     report.write_all(tmp_path / "results")
     assert report.with_tables(text, tmp_path / "results") == text

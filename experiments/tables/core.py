@@ -50,8 +50,8 @@ def notes(rows: Iterable[Row]) -> list[str]:
         "its gradient, a decompressed copy and the convolution's scratch space",
         "the peak is measured with an allocator that gives freed blocks back at once; the C "
         "library's default keeps them, and small packed tensors between them pin its heap",
-        "saved bytes are counted under FakeTensorMode, batch 256, 224 pixels; the published values "
-        "are allocated bytes, with the allocator's rounding",
+        "saved bytes are counted without data, batch 256, 224 pixels; the published values include "
+        "the batch of images (Table 3 counts as their authors did)",
         f"hardware: {'; '.join(machines)}",
         f"commits: {', '.join(commits)} (+: with uncommitted changes)",
     ]
