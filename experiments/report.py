@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from experiments import ablation, errors, grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, table1, table3, table5
+from experiments.tables import core, render, rivals, roofline, table1, table3, table5
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -116,6 +116,15 @@ def write_table3(results: Path) -> list[str]:
     ]
 
 
+def write_roofline(results: Path) -> str:
+    """Write what the roofline predicts for each GPU."""
+    rows = roofline.select(record.load(results, "roofline"))
+    _, paper = _published(results)
+    frame, notes = roofline.frame(rows, paper), roofline.notes(rows, paper)
+    title = "Predicted cost of the methods on GPUs, ResNet-50"
+    return render.write(results / "tables", "roofline", frame, title, notes)
+
+
 def write_all(results: Path) -> list[str]:
     """Write every table that has rows."""
 
@@ -124,6 +133,7 @@ def write_all(results: Path) -> list[str]:
 
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
     texts += write_table3(results) if recorded("table3") else []
+    texts += [write_roofline(results)] if recorded("roofline") else []
     profiles = (grid.load(name) for name in grid.names())
     texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
     ablations = ablation.names() if recorded("errors") else []
