@@ -57,8 +57,8 @@ def rows_of_table1(
     benchmarked = []
     for model, overrides in profile.models.items():
         config = grid.benchmark_config(profile, model, overrides, grid.methods())
-        rows = record.load(results, f"{profile.name}-benchmark") if config is not None else []
-        benchmarked += core.newest(rows, **flatten(config) if rows else {})
+        rows = record.load(results, f"{profile.name}-benchmark")
+        benchmarked += core.newest(rows, **flatten(config))
     return trained, benchmarked
 
 
