@@ -140,7 +140,7 @@ def steps(method: str, backend: str, amp: bool = False, count: int = 3) -> dict[
                 loss = F.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     assert all(value == value for value in losses)
     assert losses[-1] < losses[0]
     return model.state_dict()
