@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers benchmark-gpu roofline test-gpu report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: $(READY) ## Run the fast tests (PYTEST_ARGS="-n 2" passes options on)
 
 test-slow: $(READY) ## Run all the tests, the slow ones too
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-gpu: $(READY) ## Run the tests that need a GPU, its kernels compiled and not interpreted
+	TRITON_INTERPRET=0 $(PY) -m pytest -m gpu $(PYTEST_ARGS)
 
 lint: $(READY) ## Check style, format and types
 	$(PY) -m ruff check .
@@ -78,6 +81,15 @@ benchmark-kernels: $(READY) ## Time the kernels against plain copies
 
 benchmark-sizes: $(READY) ## Count what is saved for the published networks, without data
 	$(PY) -m experiments.sizes
+
+benchmark-gpu: $(READY) ## Time a step of ResNet-50 on this machine's GPU under several methods, and its memory
+	$(PY) -m experiments.benchmark --config-name benchmark_gpu
+
+roofline: $(READY) ## Predict what the methods cost on GPUs that are not here
+	for gpu in rtx3090 a100 h100; do \
+	    $(PY) -m experiments.roofline gpu=$$gpu && \
+	    $(PY) -m experiments.roofline gpu=$$gpu dtype=bfloat16 layout=channels_last || exit 1; \
+	done
 
 figures: $(READY) ## Draw all figures that have rows, into results/figures
 	$(PY) -m experiments.draw

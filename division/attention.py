@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from division.codec import FLOAT_TYPES
 from division.forms import Form
+from division.fused import FUSED, INPUTS, Again, Fused
 from division.obstacles import obstacle
 from division.recognize import VIEWS
 from division.site import Site
@@ -24,12 +25,6 @@ from division.stored import Rebuilt
 
 if TYPE_CHECKING:
     from division.capture import Capture
-
-INPUTS = ("query", "key", "value")
-OUTPUTS = ("output", "logsumexp")
-
-
-Again = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Unpackable(Protocol):
@@ -39,27 +34,15 @@ class Unpackable(Protocol):
         """Return the tensor."""
 
 
-def flash_for_cpu(node: Any) -> Again | str:
-    """Return what computes (output, logsumexp) again for a node, or why that cannot be done."""
-    if node._saved_dropout_p:
-        return "attention with dropout: its noise is not kept"
-    mask, causal, scale = node._raw_saved_attn_mask.data, node._saved_is_causal, node._saved_scale
-
-    def again(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
-        )
-        return output, logsumexp
-
-    return again
-
-
 class Attention:
     """One call: hands out each of its five tensors, making all of them at once."""
 
-    def __init__(self, inputs: Mapping[str, Unpackable], again: Again) -> None:
+    def __init__(
+        self, inputs: Mapping[str, Unpackable], again: Again, outputs: tuple[str, str]
+    ) -> None:
         self._inputs = inputs
         self._again = again
+        self._outputs = outputs
         self._ready: dict[str, Tensor] = {}
         self._is_over = False
 
@@ -93,33 +76,33 @@ class Attention:
         with torch.no_grad():
             inputs = [self._inputs[name].unpack() for name in INPUTS]
             outputs = self._again(*inputs)
-        return dict(zip((*INPUTS, *OUTPUTS), (*inputs, *outputs), strict=True))
+        return dict(zip((*INPUTS, *self._outputs), (*inputs, *outputs), strict=True))
 
 
-def keep_fused(
-    again_of: Callable[[Any], Again | str],
-    capture: "Capture",
-    node: Any,
-    where: Callable[[str], Site],
-) -> bool:
+def keep_fused(kind: Fused, capture: "Capture", node: Any, where: Callable[[str], Site]) -> bool:
     """Store the inputs of fused attention and have the rest rebuilt from them."""
-    raws = {slot: getattr(node, f"_raw_saved_{slot}") for slot in (*INPUTS, *OUTPUTS)}
-    again, query = again_of(node), raws["query"].data
+    raws = {slot: getattr(node, f"_raw_saved_{slot}") for slot in (*INPUTS, *kind.outputs)}
+    again, query = kind.again(node), raws["query"].data
     obstacles = (obstacle(raws[slot].data) for slot in INPUTS)
     why = again if isinstance(again, str) else next(filter(None, obstacles), "")
     if not why and (query.dtype not in FLOAT_TYPES or not capture.method.codec(where("query"))):
         why = f"{capture.method.name} leaves it"
+    for slot in ("attn_mask", "attn_bias"):
+        bias = getattr(node, f"_raw_saved_{slot}", None)
+        if bias is not None:
+            capture.leave(where(slot), bias.data, "added to the scores, kept exact")
     if why or isinstance(again, str):
         for slot, raw in raws.items():
             capture.leave(where(slot), raw.data, why)
         return True
     if capture.ledger is not None:
-        for slot in OUTPUTS:
+        for slot in kind.outputs:
             why = "rebuilt from the stored q, k and v"
             capture.ledger.add(where(slot).labels(), raws[slot].data, "rebuilt", why, 0)
     form = Form(-1, heads=True)
     kept = {slot: capture.through(node, raws[slot].data, form, where(slot)) for slot in INPUTS}
-    call = Attention({slot: each for slot, each in kept.items() if each is not None}, again)
+    stored = {slot: each for slot, each in kept.items() if each is not None}
+    call = Attention(stored, again, kind.outputs)
     # The layer behind flattens (N, T, heads, D), and finds it here without a copy of its own.
     capture.store.offer(raws["output"].data.transpose(1, 2), call, where("output"))
     for slot, raw in raws.items():
@@ -234,7 +217,7 @@ def keep_softmax(capture: "Capture", node: Any, where: Callable[[str], Site]) ->
 
 # Nodes whose slots belong together: what handles them, and tells whether it did.
 AS_A_WHOLE: dict[str, Callable[["Capture", Any, Callable[[str], Site]], bool]] = {
-    "ScaledDotProductFlashAttentionForCpuBackward0": partial(keep_fused, flash_for_cpu),
+    **{name: partial(keep_fused, kind) for name, kind in FUSED.items()},
     "SoftmaxBackward0": keep_softmax,
     "SafeSoftmaxBackward0": keep_softmax,
 }

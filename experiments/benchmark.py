@@ -1,13 +1,16 @@
 """Throughput and memory of a training step: `python -m experiments.benchmark`.
 
 Time is measured for all methods in one process, in alternating rounds, and reported as a ratio to
-vanilla; peak memory for each method in a process of its own.
+vanilla; peak memory for each method in a process of its own. On a GPU (`--config-name
+benchmark_gpu`) the time is that of the GPU's own events.
 """
 
 import copy
+import itertools
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +26,46 @@ import division
 from division.ledger import size_text
 from experiments import models, peak, record, timing
 from experiments.config import check_overrides, flatten, one_sentence
+from experiments.device import check_device, gpu_seconds
+from experiments.loop import autocast
 
 Spec = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and in which precision steps run."""
+
+    device: str = "cpu"
+    amp: str = "none"  # as optim.amp
+    channels_last: bool = True
+
+    @classmethod
+    def of(cls, config: DictConfig) -> "Place":
+        """Read it from a config; those of a CPU have only its defaults."""
+        given = {name: config[name] for name in vars(cls()) if name in config}
+        check_device("device", given.get("device", "cpu"))
+        return cls(**given)
+
+    def put(self, x: Any) -> Any:
+        """Move images or a model there."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return x.to(self.device).to(memory_format=layout)
 
 
 def throughput(config: DictConfig, methods: dict[str, Spec]) -> list[dict[str, float]]:
     """Return the seconds of a training step under every method, per round."""
     torch.manual_seed(config.seed)
     start = models.build(**_plain(config.network), classes=10, image_size=config.image)
-    start = start.to(memory_format=torch.channels_last)
-    x = torch.randn(config.batch, 3, config.image, config.image)
-    x = x.contiguous(memory_format=torch.channels_last)
-    y = torch.randint(0, 10, (config.batch,))
-    steps = {label: _step(copy.deepcopy(start), spec, x, y) for label, spec in methods.items()}
-    measured = timing.alternate(steps, config.rounds, config.warmup)
+    place = Place.of(config)
+    start = place.put(start)
+    x = place.put(torch.randn(config.batch, 3, config.image, config.image))
+    y = torch.randint(0, 10, (config.batch,)).to(place.device)
+    steps = {
+        label: _step(copy.deepcopy(start), spec, x, y, place) for label, spec in methods.items()
+    }
+    clock = gpu_seconds if place.device == "cuda" else timing.host_seconds
+    measured = timing.alternate(steps, config.rounds, config.warmup, clock)
     return list(track(measured, "timing", config.rounds, console=Console(stderr=True)))
 
 
@@ -45,15 +74,19 @@ def _plain(node: DictConfig) -> Spec:
 
 
 def _step(
-    model: torch.nn.Module, spec: Spec, x: torch.Tensor, y: torch.Tensor
+    model: torch.nn.Module, spec: Spec, x: torch.Tensor, y: torch.Tensor, place: Place
 ) -> Callable[[], None]:
     division.compress(model, str(spec["name"]), **_options(spec))
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    scaler = torch.amp.GradScaler(place.device, enabled=place.amp == "float16")
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        with autocast(place.amp, place.device):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     return step
 
@@ -101,26 +134,35 @@ def rows_of(config: DictConfig) -> list[record.Row]:
         speed = timing.Quantiles.of([config.batch / r[label] for r in measured])
         add(label, "throughput", "images/s", speed.p50, p20=speed.p20, p80=speed.p80, n=speed.n)
     if config.peak_batch:
-        where = (_plain(config.network), config.peak_batch, config.image)
+        where = (_plain(config.network), config.peak_batch, config.image, vars(Place.of(config)))
         for label, spec in track(methods.items(), "memory", console=Console(stderr=True)):
             for metric, value in _memory(spec, *where, config.peak_default).items():
                 add(label, f"{metric}_bytes", "B", value)
     return rows
 
 
-def _memory(spec: Spec, network: Spec, batch: int, image: int, default: bool) -> dict[str, int]:
-    found = peak.measure_step(network, spec, batch, image)
+def _memory(
+    spec: Spec, network: Spec, batch: int, image: int, place: Spec, default: bool
+) -> dict[str, int]:
+    found = peak.measure_step(network, spec, batch, image, place)
     if default:
-        usual = peak.measure_step(network, spec, batch, image, default_allocator=True)
+        usual = peak.measure_step(network, spec, batch, image, place, default_allocator=True)
         found["peak_default"] = usual["peak"]
     return found
+
+
+def _described(config: DictConfig) -> str:
+    place = Place.of(config)
+    parts = ["channels_last" if place.channels_last else "nchw"]
+    parts += [part for part in (place.device, place.amp) if part not in ("cpu", "none")]
+    return ", ".join(parts)
 
 
 def table_of(rows: list[record.Row], config: DictConfig) -> Table:
     """Lay rows out for the screen."""
     found = {(str(r.config["label"]), r.metric): r for r in rows}
     table = Table(
-        title=f"{config.network.name}, {config.image} px, channels_last; "
+        title=f"{config.network.name}, {config.image} px, {_described(config)}; "
         f"time at batch {config.batch}, memory at batch {config.peak_batch}"
     )
     for head in (
@@ -143,6 +185,12 @@ def table_of(rows: list[record.Row], config: DictConfig) -> Table:
     return table
 
 
+def _config_name(arguments: list[str]) -> str:
+    """Return the config that the command line chooses."""
+    named = dict(itertools.pairwise(arguments))
+    return named.get("--config-name", "benchmark")
+
+
 @hydra.main(version_base="1.3", config_path="../configs", config_name="benchmark")
 def main(config: DictConfig) -> None:
     """Measure, record, print."""
@@ -157,5 +205,5 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    check_overrides(sys.argv[1:], "benchmark")
+    check_overrides(sys.argv[1:], _config_name(sys.argv[1:]))
     main()

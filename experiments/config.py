@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import batch
+from experiments.device import check_device
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 # What may change without the result changing: left out of the hash that identifies a run.
@@ -142,11 +142,7 @@ def check(config: DictConfig) -> None:
             raise ValueError(f"{key} must be in [0, 1); got {value}")
     if config.resume not in ("auto", "never"):
         raise ValueError(f"resume must be auto or never; got {config.resume!r}")
-    device = config.hardware.device
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"hardware.device must be cpu or cuda; got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("hardware.device is cuda, but torch finds no GPU here")
+    check_device("hardware.device", config.hardware.device)
 
 
 @contextmanager
@@ -179,7 +175,11 @@ def check_overrides(arguments: list[str], config: str = "train") -> None:
     plain = [a for a in arguments if "=" in a and not a.startswith(("-", "+", "~", "hydra"))]
     try:
         parsed = OverridesParser.create().parse_overrides(plain)
-        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir() and config != "benchmark"]
+        groups = [
+            o
+            for o in parsed
+            if (FOLDER / o.key_or_group).is_dir() and not config.startswith("benchmark")
+        ]
         base = _compose(config, [f"{g.key_or_group}={_first(g.value())}" for g in groups])
     except HydraException:
         return  # hydra itself says what is wrong, and lists the choices

@@ -83,9 +83,7 @@ def benchmark_all(profile: Profile, chosen: list[str], results: Path) -> None:
     """Measure throughput and memory of all methods, for each model, unless that is recorded."""
     for model, overrides in profile.models.items():
         config = benchmark_config(profile, model, overrides, chosen)
-        if config is None:
-            print(f"no benchmark of {model}: it runs on a GPU, and only CPU steps are measured yet")
-        elif benchmark.is_done(config, results):
+        if benchmark.is_done(config, results):
             print(f"recorded already, skipped: benchmark of {model}")
         else:
             record.append(results, record.complete(benchmark.rows_of(config)))
@@ -93,11 +91,9 @@ def benchmark_all(profile: Profile, chosen: list[str], results: Path) -> None:
 
 def benchmark_config(
     profile: Profile, model: str, overrides: list[str], chosen: list[str]
-) -> DictConfig | None:
-    """Return the benchmark of the very network and batch that the profile trains."""
+) -> DictConfig:
+    """Return the benchmark of the very network, batch and device that the profile trains on."""
     training = compose_train([f"model={model}", f"dataset={profile.dataset}", *overrides])
-    if training.hardware.device != "cpu":
-        return None
     specs = {
         name: OmegaConf.to_container(compose_train(_method_overrides(name)).method)
         for name in dict.fromkeys(["vanilla", *chosen])
@@ -116,6 +112,10 @@ def benchmark_config(
         "peak_batch": training.optim.batch,
         "peak_default": False,
     }
+    if training.hardware.device != "cpu":
+        settings["device"] = training.hardware.device
+        settings["amp"] = training.optim.amp
+        settings["channels_last"] = training.hardware.channels_last
     merged = OmegaConf.merge(config, settings)
     assert isinstance(merged, DictConfig)
     return merged

@@ -15,6 +15,7 @@ import division
 from experiments import build, checkpoint
 from experiments.config import Optim
 from experiments.data import Data
+from experiments.device import on_device, to_device
 
 
 class Diverged(RuntimeError):
@@ -123,11 +124,10 @@ class Trainer:
         """Return the mean loss, and the seconds that making batches took."""
         self.model.train()
         total = loading = 0.0
-        batches = iter(
-            self.data.train.batches(
-                self.optim.batch, self.epoch, self.seed, train=True, drop_last=True
-            )
+        made = self.data.train.batches(
+            self.optim.batch, self.epoch, self.seed, train=True, drop_last=True
         )
+        batches = on_device(made, self.device, self.channels_last)
         for number in range(1, self.batches + 1):
             started = time.perf_counter()
             x, y = next(batches)
@@ -141,7 +141,6 @@ class Trainer:
         return total / self.batches, loading
 
     def _step(self, x: torch.Tensor, y: torch.Tensor, group: int, update: bool) -> float:
-        x, y = self.to_device(x), y.to(self.device)
         with self.autocast():
             output = self.model(x)
             loss = F.cross_entropy(output, y, label_smoothing=self.optim.label_smoothing)
@@ -190,8 +189,7 @@ class Trainer:
 
     def to_device(self, x: torch.Tensor) -> torch.Tensor:
         """Move a batch to where the model is, in its layout."""
-        layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        return x.to(self.device).contiguous(memory_format=layout)
+        return to_device(x, self.device, self.channels_last)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the model runs."""

@@ -9,6 +9,8 @@ The C library by default keeps freed blocks below some 32 MB for itself. Small p
 outlive the large maps beside them then pin the heap, and the resident set shows memory that nobody
 uses. So the peak is measured with an allocator that gives every block back at once, for all methods
 alike; `default_allocator=True` measures what a user sees who changes nothing.
+
+On a GPU torch's own counters tell the peak: of the tensors, and of what its allocator reserves.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ from torch.nn import functional as F
 
 import division
 from experiments import models
+from experiments.device import peaks, reset_peaks
+from experiments.loop import autocast
 from experiments.provenance import ROOT
 
 
@@ -32,16 +37,19 @@ def measure_step(
     method: dict[str, object],
     batch: int,
     image: int,
+    place: dict[str, object] | None = None,
     default_allocator: bool = False,
 ) -> dict[str, int]:
     """Run one training step in a new process; return its peak and the ledger's bytes.
 
-    Network and method are a name with options, as {"name": "division", "bits": 3}.
+    Network and method are a name with options, as {"name": "division", "bits": 3}; the place has
+    the keys device, amp and channels_last.
     """
     environment = dict(os.environ)
     if not default_allocator:
         environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
     arguments = [json.dumps(network), json.dumps(method), str(batch), str(image)]
+    arguments.append(json.dumps(place or {}))
     done = subprocess.run(
         [sys.executable, "-m", "experiments.peak", *arguments],
         cwd=ROOT,
@@ -64,29 +72,55 @@ def _status(field: str) -> int:
     raise RuntimeError(f"the system reports no {field}")
 
 
-def _step(model: torch.nn.Module, x: torch.Tensor) -> None:
-    y = torch.zeros(len(x), dtype=torch.int64)
-    F.cross_entropy(model(x), y).backward()
+def _step(model: torch.nn.Module, x: torch.Tensor, amp: str) -> None:
+    y = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    with autocast(amp, x.device.type):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()
 
 
-def _run(network: dict[str, Any], method: dict[str, Any], batch: int, image: int) -> None:
+def _run(
+    network: dict[str, Any], method: dict[str, Any], batch: int, image: int, place: dict[str, Any]
+) -> None:
+    kind, amp = place.get("device", "cpu"), place.get("amp", "none")
+    last = place.get("channels_last", True)
+    layout = torch.channels_last if last else torch.contiguous_format
     model = models.build(**network, classes=10, image_size=image)
-    model = model.to(memory_format=torch.channels_last)
+    model = model.to(kind).to(memory_format=layout)
     division.compress(model, method.pop("name"), **method)
 
     def images(count: int) -> torch.Tensor:
-        x = torch.randn(count, 3, image, image)
-        return x.contiguous(memory_format=torch.channels_last)
+        return torch.randn(count, 3, image, image).to(kind).contiguous(memory_format=layout)
 
-    _step(model, images(2))  # libraries load and kernels compile outside of the measurement
+    _step(model, images(2), amp)  # libraries load and kernels compile outside of the measurement
     x = images(batch)
+    measure = _gpu_peaks if kind == "cuda" else _resident_peak
+    found = measure(lambda: _step(model, x, amp))
+    with autocast(amp, kind):
+        ledger = division.measure(model, x)
+    sizes = {"saved": ledger.saved_bytes, "original": ledger.original_bytes}
+    print(json.dumps({**found, **sizes}))
+
+
+def _resident_peak(step: Callable[[], None]) -> dict[str, int]:
+    """Return how far the resident set rises during a step."""
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
-    _step(model, x)
-    peak = _status("VmHWM") - before
-    ledger = division.measure(model, x)
-    sizes = {"saved": ledger.saved_bytes, "original": ledger.original_bytes}
-    print(json.dumps({"peak": peak, **sizes}))
+    step()
+    return {"peak": _status("VmHWM") - before}
+
+
+def _gpu_peaks(step: Callable[[], None]) -> dict[str, int]:
+    """Return how far tensors rise during a step, and all that the allocator reserves for it."""
+    torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    reset_peaks("cuda")
+    step()
+    torch.cuda.synchronize()
+    found = peaks("cuda")
+    peak = found["gpu_allocated_bytes"] - before
+    return {"peak": peak, **{name.removesuffix("_bytes"): size for name, size in found.items()}}
 
 
 if __name__ == "__main__":
@@ -95,4 +129,5 @@ if __name__ == "__main__":
     parser.add_argument("method", type=json.loads, help='as {"name": "division", "bits": 3}')
     parser.add_argument("batch", type=int)
     parser.add_argument("image", type=int)
+    parser.add_argument("place", type=json.loads, help='as {"device": "cuda", "amp": "bfloat16"}')
     _run(*vars(parser.parse_args()).values())

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from experiments import ablation, errors, grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, table1, table3, table5, transformers
+from experiments.tables import core, render, rivals, roofline, table1, table3, table5, transformers
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -57,8 +57,8 @@ def rows_of_table1(
     benchmarked = []
     for model, overrides in profile.models.items():
         config = grid.benchmark_config(profile, model, overrides, grid.methods())
-        rows = record.load(results, f"{profile.name}-benchmark") if config is not None else []
-        benchmarked += core.newest(rows, **flatten(config) if rows else {})
+        rows = record.load(results, f"{profile.name}-benchmark")
+        benchmarked += core.newest(rows, **flatten(config))
     return trained, benchmarked
 
 
@@ -124,6 +124,15 @@ def write_transformers(results: Path) -> str:
     return render.write(results / "tables", "transformers", frame, title, notes)
 
 
+def write_roofline(results: Path) -> str:
+    """Write what the roofline predicts for each GPU."""
+    rows = roofline.select(record.load(results, "roofline"))
+    _, paper = _published(results)
+    frame, notes = roofline.frame(rows, paper), roofline.notes(rows, paper)
+    title = "Predicted cost of the methods on GPUs, ResNet-50"
+    return render.write(results / "tables", "roofline", frame, title, notes)
+
+
 def write_all(results: Path) -> list[str]:
     """Write every table that has rows."""
 
@@ -133,6 +142,7 @@ def write_all(results: Path) -> list[str]:
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
     texts += write_table3(results) if recorded("table3") else []
     texts += [write_transformers(results)] if recorded("transformers") else []
+    texts += [write_roofline(results)] if recorded("roofline") else []
     profiles = (grid.load(name) for name in grid.names())
     texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
     ablations = ablation.names() if recorded("errors") else []

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import division
-from experiments import batch, build, provenance, record
+from experiments import batch, build, device, provenance, record
 from experiments.config import check, check_overrides, flatten, one_sentence
 from experiments.data import Data
 from experiments.loop import Diverged, Trainer, autocast
@@ -46,6 +46,7 @@ def run(config: DictConfig) -> list[record.Row]:
         try:
             memory = _memory(trainer)
             display.saved_bytes = memory["saved_bytes"]
+            device.reset_peaks(trainer.device)
             for epoch in trainer.run(display.step):
                 display.epoch(epoch)
                 mirror.log(epoch)
@@ -55,6 +56,7 @@ def run(config: DictConfig) -> list[record.Row]:
             if not _is_out_of_memory(error):
                 raise
             status = _failed("oom", error)
+    memory |= device.peaks(trainer.device)
     rows = record.complete(_rows(config, settings, trainer, memory, status))
     record.append(results, rows)
     return rows
@@ -88,8 +90,7 @@ def _batch(config: DictConfig, model: nn.Module, data: Data) -> int:
 
     def images(count: int) -> torch.Tensor:
         x, _ = next(iter(data.train.batches(count, 0, config.seed, train=True)))
-        layout = torch.channels_last if config.hardware.channels_last else torch.contiguous_format
-        return x.to(config.hardware.device).contiguous(memory_format=layout)
+        return device.to_device(x, config.hardware.device, config.hardware.channels_last)
 
     model.train()
     # Gradients, what the optimizer keeps, averaged weights.

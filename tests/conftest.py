@@ -21,6 +21,18 @@ IMAGE = (4, 3, 32, 32)
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, or where its kernels are interpreted."""
+    why = ""
+    if not torch.cuda.is_available():
+        why = "needs a GPU, and torch finds none here"
+    elif os.environ["TRITON_INTERPRET"] == "1":
+        why = "needs compiled kernels: make test-gpu"
+    for item in items:
+        if why and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)

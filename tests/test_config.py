@@ -81,7 +81,14 @@ def test_the_benchmark_of_a_profile_is_of_the_network_that_it_trains() -> None:
     assert config.batch == config.peak_batch == 32
     assert set(config.methods) == {"vanilla", "division"}
     paper = grid.load("paper")
-    assert grid.benchmark_config(paper, "resnet18", paper.models["resnet18"], ["division"]) is None
+    config = grid.benchmark_config(paper, "resnet18", paper.models["resnet18"], ["division"])
+    assert (config.device, config.amp, config.channels_last) == ("cuda", "none", True)
+
+
+def test_settings_of_the_benchmark_on_a_gpu() -> None:
+    check_overrides(["batch=256", "amp=bfloat16"], "benchmark_gpu")
+    with pytest.raises(SystemExit, match="no setting 'amps'; did you mean 'amp'"):
+        check_overrides(["amps=bfloat16"], "benchmark_gpu")
 
 
 def test_experiments_compose() -> None:
