@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-table4 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ reproduce-ablation: $(READY) ## Change one option of DIVISION at a time, write T
 reproduce-table3: $(READY) ## Count the memory of the published networks without a GPU, write Table 3
 	$(PY) -m experiments.table3
 	$(PY) -m experiments.report --table3
+
+reproduce-table4: $(READY) ## Time every method against batch size and within a memory budget, write Table 4
+	$(PY) -m experiments.table4
+	$(PY) -m experiments.report --table4
 
 data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
 	$(PY) scripts/get_data.py cifar10

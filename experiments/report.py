@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from experiments import ablation, errors, grid, record
 from experiments.config import compose_train, flatten, one_sentence
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, table1, table3, table5
+from experiments.tables import core, render, rivals, table1, table3, table4, table5
 
 # The settings for which the design has bars; other measurements are rows, but not in this table.
 STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
@@ -116,6 +116,20 @@ def write_table3(results: Path) -> list[str]:
     ]
 
 
+def write_table4(results: Path) -> list[str]:
+    """Write Table 4, and throughput within the budget where that was measured."""
+    rows = table4.newest(record.load(results, "table4"))
+    paper = pd.read_csv(results / "paper" / "throughput.csv")
+    frame, notes = table4.frame(rows, paper), table4.notes(rows)
+    title = "Table 4: throughput against batch size, relative to vanilla"
+    texts = [render.write(results / "tables", "table4", frame, title, notes)]
+    if any("budget" in row.config for row in rows):
+        frame, notes = table4.budget_frame(rows), table4.budget_notes(rows)
+        title = "Table 4, continued: throughput at the largest batch within a memory budget"
+        texts.append(render.write(results / "tables", "table4-budget", frame, title, notes))
+    return texts
+
+
 def write_all(results: Path) -> list[str]:
     """Write every table that has rows."""
 
@@ -124,6 +138,7 @@ def write_all(results: Path) -> list[str]:
 
     texts = [write_core(results), write_rivals(results)] if recorded("kernels") else []
     texts += write_table3(results) if recorded("table3") else []
+    texts += write_table4(results) if recorded("table4") else []
     profiles = (grid.load(name) for name in grid.names())
     texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
     ablations = ablation.names() if recorded("errors") else []
@@ -148,12 +163,15 @@ def main() -> None:
     parser.add_argument("--profile", help="Table 1 of this profile only: quick, cifar or paper")
     parser.add_argument("--ablation", help="Table 5 of this profile only: quick or cifar")
     parser.add_argument("--table3", action="store_true", help="Table 3 only")
+    parser.add_argument("--table4", action="store_true", help="Table 4 only")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
     arguments = parser.parse_args()
     results = arguments.results
     with one_sentence():
         if arguments.table3:
             texts = write_table3(results)
+        elif arguments.table4:
+            texts = write_table4(results)
         elif arguments.profile:
             texts = [write_table1(grid.load(arguments.profile), results)]
         elif arguments.ablation:
