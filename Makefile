@@ -36,10 +36,11 @@ test: $(READY) ## Run the fast tests (PYTEST_ARGS="-n 2" passes options on)
 test-slow: $(READY) ## Run all the tests, the slow ones too
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-lint: $(READY) ## Check style, format and types
+lint: $(READY) ## Check style, format and types, and that tables are what the rows give
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m experiments.report --check
 
 format: $(READY) ## Format the code and fix what can be fixed
 	$(PY) -m ruff check --fix-only .
@@ -89,7 +90,7 @@ figures: $(READY) ## Draw all figures that have rows, into results/figures
 notebooks: $(READY) ## Execute all notebooks; copies with outputs go to outputs/notebooks
 	$(PY) scripts/run_notebooks.py
 
-report: $(READY) ## Write all tables from the rows, and the README's copies
+report: $(READY) ## Write tables, REPRODUCTION.md and report.html from the rows, and the README's copies
 	$(PY) -m experiments.report
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))

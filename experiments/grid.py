@@ -1,5 +1,6 @@
 """A profile as a list of runs: every registered method x the profile's models x its seeds."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import division
 from experiments import benchmark, data, record, train
-from experiments.config import FOLDER, compose_train
+from experiments.config import FOLDER, compose_train, flatten
 from experiments.data.files import DOWNLOADS
 from experiments.provenance import commit
 
@@ -61,6 +62,18 @@ def runs(profile: Profile, chosen: list[str], extra: list[str]) -> Iterator[list
                     *overrides,
                     *extra,
                 ]
+
+
+@functools.cache
+def _config_hashes(name: str) -> frozenset[str]:
+    profile = next(each for each in map(load, names()) if each.name == name)
+    configs = map(compose_train, runs(profile, methods(), []))
+    return frozenset(record.config_hash(flatten(config)) for config in configs)
+
+
+def config_hashes(profile: Profile) -> frozenset[str]:
+    """Return the hashes by which the rows of a profile's runs are known."""
+    return _config_hashes(profile.name)
 
 
 def fetch(profile: Profile) -> None:

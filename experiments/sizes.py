@@ -24,6 +24,8 @@ Variants = dict[str, tuple[str, dict[str, object]]]
 METHODS: Variants = {
     "vanilla": ("vanilla", {}),
     "division": ("division", {}),
+    "division-recompute": ("division", {"recompute": True}),
+    "division-recompute-3": ("division", {"recompute": True, "bits": 3}),
     "division-published": ("division", PUBLISHED),
     "actnn": ("actnn", {}),
     "pooling": ("pooling", {}),
