@@ -1,8 +1,9 @@
 """A profile as a list of runs: every registered method x the profile's models x its seeds."""
 
 import functools
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -64,16 +65,15 @@ def runs(profile: Profile, chosen: list[str], extra: list[str]) -> Iterator[list
                 ]
 
 
-@functools.cache
-def _config_hashes(name: str) -> frozenset[str]:
-    profile = next(each for each in map(load, names()) if each.name == name)
-    configs = map(compose_train, runs(profile, methods(), []))
-    return frozenset(record.config_hash(flatten(config)) for config in configs)
-
-
 def config_hashes(profile: Profile) -> frozenset[str]:
     """Return the hashes by which the rows of a profile's runs are known."""
-    return _config_hashes(profile.name)
+    return _config_hashes(json.dumps(asdict(profile)))
+
+
+@functools.cache  # composing takes a tenth of a second a run
+def _config_hashes(profile: str) -> frozenset[str]:
+    configs = map(compose_train, runs(Profile(**json.loads(profile)), methods(), []))
+    return frozenset(record.config_hash(flatten(config)) for config in configs)
 
 
 def fetch(profile: Profile) -> None:

@@ -204,3 +204,17 @@ def test_the_page_counts_verdicts_and_names_every_command(results: Path) -> None
         assert f"`{claim.command}`" in text
     assert "top-1 of densenet121 on cifar100: fp32 79.75 %" in text
     assert "division 94.72 %" not in text.split("## Not tested here")[1]
+
+
+def test_values_are_written_with_their_units() -> None:
+    assert reproduction.shown(-29.0, "%") == "-29 %"
+    assert reproduction.shown(94.72, "%") == "94.72 %"
+    assert reproduction.shown(12.04, "x") == "12.0x"
+    assert reproduction.shown(-0.17, "points") == "-0.17 points"
+    assert reproduction.shown(0.811, "1") == "0.81"
+    assert reproduction.shown(1.97, "GiB") == "1.97 GiB"
+
+
+def test_the_runs_of_a_profile_are_those_of_its_own_seeds() -> None:
+    both, one = grid.load("quick"), replace(grid.load("quick"), seeds=[0])
+    assert grid.config_hashes(one) < grid.config_hashes(both)
