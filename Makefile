@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers benchmark-gpu roofline test-gpu report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-table4 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers benchmark-gpu roofline test-gpu report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,10 +39,11 @@ test-slow: $(READY) ## Run all the tests, the slow ones too
 test-gpu: $(READY) ## Run the tests that need a GPU, its kernels compiled and not interpreted
 	TRITON_INTERPRET=0 $(PY) -m pytest -m gpu $(PYTEST_ARGS)
 
-lint: $(READY) ## Check style, format and types
+lint: $(READY) ## Check style, format and types, and that tables are what the rows give
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m experiments.report --check
 
 format: $(READY) ## Format the code and fix what can be fixed
 	$(PY) -m ruff check --fix-only .
@@ -63,6 +64,10 @@ reproduce-ablation: $(READY) ## Change one option of DIVISION at a time, write T
 reproduce-table3: $(READY) ## Count the memory of the published networks without a GPU, write Table 3
 	$(PY) -m experiments.table3
 	$(PY) -m experiments.report --table3
+
+reproduce-table4: $(READY) ## Time every method against batch size and within a memory budget, write Table 4
+	$(PY) -m experiments.table4
+	$(PY) -m experiments.report --table4
 
 data-cifar10: $(READY) ## Put CIFAR-10 into DATA_DIR or ./data
 	$(PY) scripts/get_data.py cifar10
@@ -100,7 +105,7 @@ notebooks: $(READY) ## Execute all notebooks; copies with outputs go to outputs/
 benchmark-transformers: $(READY) ## Measure saved bytes and gradient errors of ViT, Swin and ConvNeXt
 	$(PY) -m experiments.transformers
 
-report: $(READY) ## Write all tables from the rows, and the README's copies
+report: $(READY) ## Write tables, REPRODUCTION.md and report.html from the rows, and the README's copies
 	$(PY) -m experiments.report
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))

@@ -162,6 +162,13 @@ def merge_maps_affine(
     """
     kind = (height, width, torch.float32, channels_last)
     y = merge_maps(low, codes, offset, scale, bits, *kind)
+    return finish_maps(y, channels_last, factor, term, mask).to(dtype)
+
+
+def finish_maps(
+    y: Tensor, channels_last: bool, factor: Tensor, term: Tensor, mask: Tensor | None
+) -> Tensor:
+    """Scale and shift every channel of fp32 maps, and zero what a mask excludes."""
     y = y * factor[:, None, None] + term[:, None, None]
     if mask is not None:
         inside = bitpack.unpack_mask(mask, y.numel(), 0.0, 1.0, torch.float32)
@@ -169,7 +176,7 @@ def merge_maps_affine(
         ordered = y.permute(order)
         y = torch.where(inside.view(ordered.shape) > 0, ordered, 0.0)
         y = y.permute(0, 3, 1, 2) if channels_last else y
-    return y.to(dtype)
+    return y
 
 
 def _base(low: Tensor, offset: Tensor, height: int, width: int) -> Tensor:

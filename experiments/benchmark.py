@@ -53,30 +53,43 @@ class Place:
         return x.to(self.device).to(memory_format=layout)
 
 
-def throughput(config: DictConfig, methods: dict[str, Spec]) -> list[dict[str, float]]:
-    """Return the seconds of a training step under every method, per round."""
+def throughput(
+    config: DictConfig, methods: dict[str, Spec], batches: dict[str, int]
+) -> list[dict[str, float]]:
+    """Return the seconds of a training step under every method at its batch, per round."""
     torch.manual_seed(config.seed)
-    start = models.build(**_plain(config.network), classes=10, image_size=config.image)
+    start = models.build(**plain(config.network), classes=10, image_size=config.image)
     place = Place.of(config)
     start = place.put(start)
-    x = place.put(torch.randn(config.batch, 3, config.image, config.image))
-    y = torch.randint(0, 10, (config.batch,)).to(place.device)
+    most = max(batches.values())
+    x = place.put(torch.randn(most, 3, config.image, config.image))
+    y = torch.randint(0, 10, (most,)).to(place.device)
     steps = {
-        label: _step(copy.deepcopy(start), spec, x, y, place) for label, spec in methods.items()
+        label: _step(copy.deepcopy(start), spec, x[: batches[label]], y[: batches[label]], place)
+        for label, spec in methods.items()
     }
     clock = gpu_seconds if place.device == "cuda" else timing.host_seconds
     measured = timing.alternate(steps, config.rounds, config.warmup, clock)
     return list(track(measured, "timing", config.rounds, console=Console(stderr=True)))
 
 
-def _plain(node: DictConfig) -> Spec:
+def methods_of(config: DictConfig) -> dict[str, Spec]:
+    """Return the methods of a config by label, each with its name."""
+    methods = {label: {"name": label, **spec} for label, spec in plain(config.methods).items()}
+    if "vanilla" not in methods:
+        raise ValueError(f"methods must contain vanilla, the base of every ratio; got {[*methods]}")
+    return methods
+
+
+def plain(node: DictConfig) -> Spec:
+    """Return a part of a config as plain values."""
     return dict(OmegaConf.to_container(node, resolve=True))
 
 
 def _step(
     model: torch.nn.Module, spec: Spec, x: torch.Tensor, y: torch.Tensor, place: Place
 ) -> Callable[[], None]:
-    division.compress(model, str(spec["name"]), **_options(spec))
+    division.compress(model, str(spec["name"]), **options_of(spec))
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     scaler = torch.amp.GradScaler(place.device, enabled=place.amp == "float16")
 
@@ -91,7 +104,8 @@ def _step(
     return step
 
 
-def _options(spec: Spec) -> Spec:
+def options_of(spec: Spec) -> Spec:
+    """Return a method's options, without its name."""
     return {key: value for key, value in spec.items() if key != "name"}
 
 
@@ -104,41 +118,43 @@ def is_done(config: DictConfig, results: Path) -> bool:
 
 def rows_of(config: DictConfig) -> list[record.Row]:
     """Measure what a config asks for."""
-    methods = {label: {"name": label, **spec} for label, spec in _plain(config.methods).items()}
-    if "vanilla" not in methods:
-        raise ValueError(f"methods must contain vanilla, the base of every ratio; got {[*methods]}")
+    methods = methods_of(config)
     rows: list[record.Row] = []
 
     def add(label: str, metric: str, unit: str, value: float, **spread: Any) -> None:
-        spec = methods[label]
-        rows.append(
-            record.Row(
-                experiment=config.experiment,
-                method=str(spec["name"]),
-                options=_options(spec),
-                model=config.network.name,
-                dataset=f"synthetic-{config.image}",
-                seed=config.seed,
-                metric=metric,
-                unit=unit,
-                value=value,
-                scale=config.scale,
-                config={**flatten(config), "label": label},
-                **spread,
-            )
-        )
+        rows.append(row_of(config, label, methods[label], metric, unit, value, **spread))
 
-    measured = throughput(config, methods)
+    measured = throughput(config, methods, dict.fromkeys(methods, config.batch))
     for label, ratio in timing.ratios(measured, "vanilla").items():
         add(label, "throughput_ratio", "1", ratio.p50, p20=ratio.p20, p80=ratio.p80, n=ratio.n)
         speed = timing.Quantiles.of([config.batch / r[label] for r in measured])
         add(label, "throughput", "images/s", speed.p50, p20=speed.p20, p80=speed.p80, n=speed.n)
     if config.peak_batch:
-        where = (_plain(config.network), config.peak_batch, config.image, vars(Place.of(config)))
+        where = (plain(config.network), config.peak_batch, config.image, vars(Place.of(config)))
         for label, spec in track(methods.items(), "memory", console=Console(stderr=True)):
             for metric, value in _memory(spec, *where, config.peak_default).items():
                 add(label, f"{metric}_bytes", "B", value)
     return rows
+
+
+def row_of(
+    config: DictConfig, label: str, spec: Spec, metric: str, unit: str, value: float, **more: Any
+) -> record.Row:
+    """Return the row of one number of a method."""
+    return record.Row(
+        experiment=config.experiment,
+        method=str(spec["name"]),
+        options=options_of(spec),
+        model=config.network.name,
+        dataset=f"synthetic-{config.image}",
+        seed=config.seed,
+        metric=metric,
+        unit=unit,
+        value=value,
+        scale=config.scale,
+        config={**flatten(config), "label": label},
+        **more,
+    )
 
 
 def _memory(

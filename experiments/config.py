@@ -18,6 +18,7 @@ from experiments import batch
 from experiments.device import check_device
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
+_WITHOUT_GROUPS = ("benchmark", "benchmark_gpu", "table4")  # configs that are one file
 # What may change without the result changing: left out of the hash that identifies a run.
 _NOT_IN_HASH = ("paths", "logger", "progress", "resume", "force")
 
@@ -175,11 +176,8 @@ def check_overrides(arguments: list[str], config: str = "train") -> None:
     plain = [a for a in arguments if "=" in a and not a.startswith(("-", "+", "~", "hydra"))]
     try:
         parsed = OverridesParser.create().parse_overrides(plain)
-        groups = [
-            o
-            for o in parsed
-            if (FOLDER / o.key_or_group).is_dir() and not config.startswith("benchmark")
-        ]
+        groups = [o for o in parsed if (FOLDER / o.key_or_group).is_dir()]
+        groups = [] if config in _WITHOUT_GROUPS else groups
         base = _compose(config, [f"{g.key_or_group}={_first(g.value())}" for g in groups])
     except HydraException:
         return  # hydra itself says what is wrong, and lists the choices

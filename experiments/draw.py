@@ -25,6 +25,7 @@ from experiments.figures import (
     spectra,
     throughput,
 )
+from experiments.figures.captions import read_captions
 from experiments.figures.style import Drawing, look
 from experiments.pictures import STEP, pictures
 from experiments.report import rows_of_table1
@@ -140,15 +141,6 @@ def write_captions(folder: Path, captions: dict[str, str]) -> None:
         if name in known:
             parts += [f"## {name}", "", f"![{name}]({name}.png)", "", known[name], ""]
     page.write_text("\n".join(parts))
-
-
-def read_captions(page: str) -> dict[str, str]:
-    """Return the captions of a page, by the name of the figure."""
-    found = {}
-    for part in page.split("\n## ")[1:]:
-        lines = part.strip().split("\n")
-        found[lines[0]] = lines[-1]
-    return found
 
 
 def main() -> None:

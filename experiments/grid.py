@@ -1,14 +1,16 @@
 """A profile as a list of runs: every registered method x the profile's models x its seeds."""
 
+import functools
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 import division
 from experiments import benchmark, data, record, train
-from experiments.config import FOLDER, compose_train
+from experiments.config import FOLDER, compose_train, flatten
 from experiments.data.files import DOWNLOADS
 from experiments.provenance import commit
 
@@ -61,6 +63,17 @@ def runs(profile: Profile, chosen: list[str], extra: list[str]) -> Iterator[list
                     *overrides,
                     *extra,
                 ]
+
+
+def config_hashes(profile: Profile) -> frozenset[str]:
+    """Return the hashes by which the rows of a profile's runs are known."""
+    return _config_hashes(json.dumps(asdict(profile)))
+
+
+@functools.cache  # composing takes a tenth of a second a run
+def _config_hashes(profile: str) -> frozenset[str]:
+    configs = map(compose_train, runs(Profile(**json.loads(profile)), methods(), []))
+    return frozenset(record.config_hash(flatten(config)) for config in configs)
 
 
 def fetch(profile: Profile) -> None:

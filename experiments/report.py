@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,24 @@ import pandas as pd
 from rich.console import Console
 from rich.markdown import Markdown
 
-from experiments import ablation, errors, grid, record
+from experiments import ablation, errors, grid, page, record, reproduction
 from experiments.config import compose_train, flatten, one_sentence
+from experiments.measures import SIZES, STEP
 from experiments.provenance import ROOT
-from experiments.tables import core, render, rivals, roofline, table1, table3, table5, transformers
+from experiments.stale import stale
+from experiments.tables import (
+    core,
+    render,
+    rivals,
+    roofline,
+    table1,
+    table3,
+    table4,
+    table5,
+    transformers,
+)
 
-# The settings for which the design has bars; other measurements are rows, but not in this table.
-STEP = {"network.name": "resnet18", "image": 32, "batch": 64, "peak_batch": 256}
-SIZES = {"batch": 256, "image": 224}
+README = ROOT / "README.md"
 
 
 def write_core(results: Path) -> str:
@@ -51,9 +62,7 @@ def rows_of_table1(
     profile: grid.Profile, results: Path
 ) -> tuple[list[record.Row], list[record.Row]]:
     """Return the rows of a profile's own runs, and of their benchmark."""
-    configs = map(compose_train, grid.runs(profile, grid.methods(), []))
-    wanted = {record.config_hash(flatten(config)) for config in configs}
-    trained = table1.select(record.load(results, profile.name), wanted)
+    trained = table1.select(record.load(results, profile.name), grid.config_hashes(profile))
     benchmarked = []
     for model, overrides in profile.models.items():
         config = grid.benchmark_config(profile, model, overrides, grid.methods())
@@ -133,6 +142,20 @@ def write_roofline(results: Path) -> str:
     return render.write(results / "tables", "roofline", frame, title, notes)
 
 
+def write_table4(results: Path) -> list[str]:
+    """Write Table 4, and throughput within the budget where that was measured."""
+    rows = table4.newest(record.load(results, "table4"))
+    paper = pd.read_csv(results / "paper" / "throughput.csv")
+    frame, notes = table4.frame(rows, paper), table4.notes(rows)
+    title = "Table 4: throughput against batch size, relative to vanilla"
+    texts = [render.write(results / "tables", "table4", frame, title, notes)]
+    if any("budget" in row.config for row in rows):
+        frame, notes = table4.budget_frame(rows), table4.budget_notes(rows)
+        title = "Table 4, continued: throughput at the largest batch within a memory budget"
+        texts.append(render.write(results / "tables", "table4-budget", frame, title, notes))
+    return texts
+
+
 def write_all(results: Path) -> list[str]:
     """Write every table that has rows."""
 
@@ -143,6 +166,7 @@ def write_all(results: Path) -> list[str]:
     texts += write_table3(results) if recorded("table3") else []
     texts += [write_transformers(results)] if recorded("transformers") else []
     texts += [write_roofline(results)] if recorded("roofline") else []
+    texts += write_table4(results) if recorded("table4") else []
     profiles = (grid.load(name) for name in grid.names())
     texts += [write_table1(each, results) for each in profiles if recorded(each.name)]
     ablations = ablation.names() if recorded("errors") else []
@@ -161,27 +185,60 @@ def with_tables(readme: str, results: Path) -> str:
     return re.sub(r"<!-- table (\S+) -->\n.*?<!-- end \1 -->", renewed, readme, flags=re.DOTALL)
 
 
+def write_everything(results: Path) -> list[str]:
+    """Write all tables, REPRODUCTION.md and report.html."""
+    texts = [*write_all(results), reproduction.write(results)]
+    page.write(results)
+    return texts
+
+
+def stale_files(results: Path, readme: Path) -> list[Path]:
+    """Return what `make report` would change, without changing it."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder)
+        for part in ("runs", "paper", "figures"):
+            (fresh / part).symlink_to((results / part).resolve())
+        write_everything(fresh)
+        found = stale(results, fresh)
+        text = readme.read_text()
+        return found + ([readme] if with_tables(text, fresh) != text else [])
+
+
+def check(results: Path, readme: Path) -> None:
+    """Leave with an error that names the stale files, if there are any."""
+    found = stale_files(results, readme)
+    if found:
+        names = ", ".join(str(path) for path in found)
+        raise ValueError(f"not what the rows give: {names}; `make report` writes them anew")
+
+
 def main() -> None:
     """Write what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", help="Table 1 of this profile only: quick, cifar or paper")
     parser.add_argument("--ablation", help="Table 5 of this profile only: quick or cifar")
     parser.add_argument("--table3", action="store_true", help="Table 3 only")
+    parser.add_argument("--table4", action="store_true", help="Table 4 only")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if any is stale")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
     arguments = parser.parse_args()
     results = arguments.results
+    texts: list[str] = []
     with one_sentence():
-        if arguments.table3:
+        if arguments.check:
+            check(results, README)
+        elif arguments.table3:
             texts = write_table3(results)
+        elif arguments.table4:
+            texts = write_table4(results)
         elif arguments.profile:
             texts = [write_table1(grid.load(arguments.profile), results)]
         elif arguments.ablation:
             texts = [write_table5(arguments.ablation, results)]
         else:
-            texts = write_all(results)
+            texts = write_everything(results)
             if results.resolve() == ROOT / "results":
-                readme = ROOT / "README.md"
-                readme.write_text(with_tables(readme.read_text(), results))
+                README.write_text(with_tables(README.read_text(), results))
     for text in texts:
         Console(width=170).print(Markdown(text))
 

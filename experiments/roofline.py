@@ -14,7 +14,7 @@ from typing import Any
 import hydra
 import pandas as pd
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +22,7 @@ from division.codec import check_choice
 from division.dryrun import OPTIMIZERS, DryRun
 from division.method import resolve
 from experiments import models, record
+from experiments.benchmark import plain
 from experiments.config import check_overrides, flatten, one_sentence
 from experiments.provenance import ROOT
 from experiments.traffic import Meter, Work
@@ -33,7 +34,7 @@ def walks(config: DictConfig) -> dict[str, list[Work]]:
     """Return the work of a training step under every method."""
     check_choice("dtype", config.dtype, ("float32", "bfloat16"))
     check_choice("layout", config.layout, ("nchw", "channels_last"))
-    network = models.build(**_plain(config.model), classes=config.classes, image_size=config.image)
+    network = models.build(**plain(config.model), classes=config.classes, image_size=config.image)
     if config.layout == "channels_last":
         network = network.to(memory_format=torch.channels_last)
     sample, dtype = (3, config.image, config.image), getattr(torch, config.dtype)
@@ -49,14 +50,10 @@ def walks(config: DictConfig) -> dict[str, list[Work]]:
 
 def specs(config: DictConfig) -> dict[str, dict[str, Any]]:
     """Return name and options of every method, vanilla among them."""
-    chosen = {label: {"name": label, **spec} for label, spec in _plain(config.methods).items()}
+    chosen = {label: {"name": label, **spec} for label, spec in plain(config.methods).items()}
     if "vanilla" not in chosen:
         raise ValueError(f"methods must contain vanilla, the base of every ratio; got {[*chosen]}")
     return chosen
-
-
-def _plain(node: DictConfig) -> dict[str, Any]:
-    return dict(OmegaConf.to_container(node, resolve=True))
 
 
 def seconds(work: Iterable[Work], config: DictConfig) -> float:

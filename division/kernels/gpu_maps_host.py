@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from division import bits as bitpack
-from division.frequency import channels_last_steps, is_channels_last
+from division.frequency import channels_last_steps, finish_maps, is_channels_last
 from division.frequency import split_maps as split_by_definition
 from division.kernels.gpu_launch import KINDS, keys_of, launch, module, power_of_two, raw
 
@@ -154,3 +154,23 @@ def empty_maps(
     if channels_last:
         return like.new_empty((n, height, width, c), dtype=dtype).permute(0, 3, 1, 2)
     return like.new_empty((n, c, height, width), dtype=dtype)
+
+
+def merge_maps_affine(
+    low: Tensor,
+    codes: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    bits: int,
+    height: int,
+    width: int,
+    dtype: torch.dtype,
+    channels_last: bool,
+    factor: Tensor,
+    term: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """Rebuild maps, then finish them, as `frequency.merge_maps_affine`."""
+    kind = (height, width, torch.float32, channels_last)
+    maps = merge_maps(low, codes, offset, scale, bits, *kind)
+    return finish_maps(maps, channels_last, factor, term, mask).to(dtype)

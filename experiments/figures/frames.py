@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.record import Row
 
-FROM_CONFIG = ("label", "at", "step", "layer", "band", "kind", "batch", "spec")
+FROM_CONFIG = ("label", "at", "step", "layer", "band", "kind", "batch", "spec", "budget")
 
 
 def table(rows: Iterable[Row]) -> pd.DataFrame:

@@ -9,12 +9,12 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
     """Draw images a second, and the ratio to vanilla below.
 
     Args:
-        frame: rows of one network with the metrics of `experiments.benchmark` at several batches.
+        frame: rows of one network with the metrics of `experiments.table4`; those of a budget are
+            rings, at the largest batch that it allows.
     """
-    rows = frames.newest(
-        frame[frame["metric"].isin(["throughput", "throughput_ratio"])],
-        ["method", "label", "batch", "metric"],
-    )
+    frame = frame[frame["metric"].isin(["throughput", "throughput_ratio"])]
+    within = frames.newest(frame[frame["budget"].notna()], ["method", "label", "metric"])
+    rows = frames.newest(frame[frame["budget"].isna()], ["method", "label", "batch", "metric"])
     batches = sorted(rows["batch"].unique())
     with style.look():
         figure = style.figure(style.COLUMN, 4.2)
@@ -37,6 +37,15 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
                         capsize=1.5,
                         label=label,
                     )
+            largest = within[within["metric"] == metric]
+            axes.scatter(
+                largest["batch"],
+                largest["value"],
+                s=34,
+                facecolors="none",
+                edgecolors=[style.colour(method) for method in largest["method"]],
+                zorder=3,
+            )
             axes.set_xscale("log")
         panels[0].set(ylabel="images/s", ylim=(0, None))
         panels[1].set(ylabel="throughput / vanilla", xlabel="batch, images", ylim=(0, None))
@@ -49,4 +58,9 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
         f"{int(rows['n'].max())} alternating rounds in one process, bars from the 20th to the 80th "
         f"percentile, on {machine['cpu']}, {machine['cores']} cores."
     )
+    if len(within):
+        caption += (
+            f" Rings: every method at the largest batch whose step fits into "
+            f"{within['budget'].iloc[0]} (up to a limit), its ratio to vanilla at vanilla's own."
+        )
     return style.Drawing(figure, caption)

@@ -7,6 +7,11 @@ import pandas as pd
 
 def markdown(frame: pd.DataFrame, title: str, notes: list[str]) -> str:
     """Return a Markdown table with a title above and notes below."""
+    return "\n".join([f"**{title}**", "", table(frame), "", *(f"- {note}" for note in notes), ""])
+
+
+def table(frame: pd.DataFrame) -> str:
+    """Return a Markdown table alone."""
     cells = [list(map(str, frame.columns)), *frame.astype(str).to_numpy().tolist()]
     widths = [max(len(row[i]) for row in cells) for i in range(len(frame.columns))]
 
@@ -15,8 +20,7 @@ def markdown(frame: pd.DataFrame, title: str, notes: list[str]) -> str:
         return "| " + " | ".join(padded) + " |"
 
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    body = [line(cells[0]), rule, *(line(row) for row in cells[1:])]
-    return "\n".join([f"**{title}**", "", *body, "", *(f"- {note}" for note in notes), ""])
+    return "\n".join([line(cells[0]), rule, *(line(row) for row in cells[1:])])
 
 
 def latex(frame: pd.DataFrame, title: str, notes: list[str]) -> str:

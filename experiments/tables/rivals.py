@@ -75,7 +75,7 @@ def _speed_lines(rows: list[Row], paper: pd.DataFrame) -> list[list[str]]:
 
 def _size_lines(rows: list[Row], paper: pd.DataFrame, claims: pd.DataFrame) -> list[list[str]]:
     found = {(r.model, str(r.config["label"])): r.value / GIB for r in rows}
-    claimed = int(claims.set_index("method")["change_percent"]["pooling"])
+    claimed = int(claims.set_index("id")["published"]["pooling-memory-own"])
     lines = []
     for (model, label), value in found.items():
         if is_ours(label):
