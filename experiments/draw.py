@@ -34,6 +34,7 @@ SCALES = ("paper", "reduced", "quick")  # the best first
 PROFILES = ("cifar", "quick")
 MODEL = "resnet20"
 DPI = 200
+ABLATION = "make reproduce-ablation"
 
 
 class Missing(Exception):
@@ -49,8 +50,15 @@ def best(frame: pd.DataFrame, command: str) -> pd.DataFrame:
 
 
 def errors_frame(results: Path) -> pd.DataFrame:
-    """Return the gradient errors of one network and dataset."""
-    return best(frames.table(record.load(results, "errors")), "make reproduce-ablation")
+    """Return the gradient errors of one scale.
+
+    The one with the most specs measured at the end of the training, so that a larger scale takes
+    over once its measurement is complete; of equals the largest.
+    """
+    frame = frames.table(record.load(results, "errors"))
+    done = frame[(frame["metric"] == "gradient_error") & (frame["at"] == "end")]
+    count = done.groupby("scale")["label"].nunique()
+    return best(frame[frame["scale"].isin(count[count == count.max()].index)], ABLATION)
 
 
 @functools.cache

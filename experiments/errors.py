@@ -108,11 +108,11 @@ def _measure(
 
 def _batches(config: DictConfig, data: Data) -> Iterator[Batch]:
     """Yield the batches of an epoch that the training did not see."""
-    place = (config.optim.epochs, config.seed)
     needed = config.batches + config.warmup
     layout = torch.channels_last if config.hardware.channels_last else torch.contiguous_format
-    for epoch in itertools.count(place[0]):
-        for x, y in data.train.batches(config.batch, epoch, place[1], train=True, drop_last=True):
+    size, seed = config.batch, config.seed
+    for epoch in itertools.count(config.optim.epochs):
+        for x, y in data.train.batches(size, epoch, seed, train=True, drop_last=True):
             if not needed:
                 return
             needed -= 1

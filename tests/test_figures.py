@@ -279,6 +279,18 @@ def test_a_figure_without_rows_names_the_command(tmp_path: Path) -> None:
             draw.FIGURES[name](tmp_path)
 
 
+def test_a_larger_scale_takes_over_once_it_is_as_complete(tmp_path: Path) -> None:
+    def rows(scale: str, *labels: str) -> list[record.Row]:
+        common = {"experiment": "errors", "metric": "gradient_error", "scale": scale}
+        return [row(config={"label": label, "at": "end"}, **common) for label in labels]
+
+    record.append(tmp_path, record.complete(rows("quick", "division", "actnn")))
+    record.append(tmp_path, record.complete(rows("reduced", "division")))
+    assert set(draw.errors_frame(tmp_path)["scale"]) == {"quick"}
+    record.append(tmp_path, record.complete(rows("reduced", "actnn")))
+    assert set(draw.errors_frame(tmp_path)["scale"]) == {"reduced"}
+
+
 def test_captions_outlive_a_figure_that_is_not_drawn_again(tmp_path: Path) -> None:
     draw.write_captions(tmp_path, {"rate-distortion": "Of rates.", "maps": "Of maps."})
     draw.write_captions(tmp_path, {"maps": "Of other maps."})
