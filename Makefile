@@ -23,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-table4 reproduce-ablation figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers benchmark-gpu roofline test-gpu report clean
+.PHONY: help setup test test-slow lint format types lock reproduce-table1 reproduce-table3 reproduce-table4 reproduce-ablation reproduce-recompute figures notebooks data-cifar10 data-cifar100 data-imagenette benchmark benchmark-kernels benchmark-sizes benchmark-transformers benchmark-gpu roofline test-gpu report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,18 @@ reproduce-table1: $(READY) ## Train and measure every method, write Table 1 (PRO
 reproduce-ablation: $(READY) ## Change one option of DIVISION at a time, write Table 5 (PROFILE=quick or cifar)
 	$(PY) -m experiments.ablation --profile $(PROFILE); ended=$$?; \
 	$(PY) -m experiments.report --ablation $(PROFILE) && exit $$ended
+
+# Each network with the schedule of Table 1, shortened; its gradients are those of stock training.
+COMPARED := dataset=cifar10 scale=reduced hardware.threads=1 optim.batch=128 ~at.early layers=[] \
+    specs=[recompute] +specs.division={} +specs.actnn={}
+reproduce-recompute: $(READY) ## Compare gradient errors at equal bytes on three networks (CIFAR-10), write the tables
+	$(PY) -m experiments.errors model=resnet20 optim=sgd optim.lr=0.4 optim.epochs=2 \
+	    +at.middle=390 $(COMPARED)
+	$(PY) -m experiments.errors model=vit_micro optim=adamw optim.lr=2e-3 optim.epochs=1 \
+	    +at.middle=195 $(COMPARED)
+	$(PY) -m experiments.errors model=wrn16_4 optim=sgd optim.lr=0.2 optim.epochs=1 \
+	    +at.middle=195 batch=32 warmup=10 $(COMPARED)
+	$(PY) -m experiments.report
 
 reproduce-table3: $(READY) ## Count the memory of the published networks without a GPU, write Table 3
 	$(PY) -m experiments.table3

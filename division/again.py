@@ -90,18 +90,19 @@ def _layer_norm(node: Any, module: nn.Module | None) -> Layer:
     mean, scale = node._saved_result1.detach(), node._saved_result2.detach()
     kept = (node._saved_weight, node._saved_bias)
     weight, bias = (None if each is None else each.detach().clone() for each in kept)
-    return Layer(
-        lambda x: _affine((x - mean).mul_(scale), weight, bias),
-        None,
-        _size(weight) + _size(bias),
-    )
+    shift = -mean * scale
+
+    def whole(x: Tensor) -> Tensor:
+        return _affine(torch.addcmul(shift, x, scale), weight, bias).to(x.dtype)
+
+    return Layer(whole, None, _size(weight) + _size(bias) + shift.nbytes)
 
 
 def _affine(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Scale and shift a fresh tensor."""
-    if weight is not None:
-        normal = normal.mul_(weight)
-    return normal if bias is None else normal.add_(bias)
+    if weight is None:
+        return normal if bias is None else normal.add_(bias)
+    return normal.mul_(weight) if bias is None else torch.addcmul(bias, normal, weight, out=normal)
 
 
 def _size(tensor: Tensor | None) -> int:

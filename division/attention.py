@@ -6,7 +6,7 @@ Rebuilt from what is stored all agree, and they cost nothing.
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,12 +34,13 @@ class Unpackable(Protocol):
         """Return the tensor."""
 
 
+Inputs = Callable[[], Sequence[Tensor]]  # makes q, k and v
+
+
 class Attention:
     """One call: hands out each of its five tensors, making all of them at once."""
 
-    def __init__(
-        self, inputs: Mapping[str, Unpackable], again: Again, outputs: tuple[str, str]
-    ) -> None:
+    def __init__(self, inputs: Inputs, again: Again, outputs: tuple[str, str]) -> None:
         self._inputs = inputs
         self._again = again
         self._outputs = outputs
@@ -74,7 +75,7 @@ class Attention:
     def _all(self) -> dict[str, Tensor]:
         """Make the five tensors."""
         with torch.no_grad():
-            inputs = [self._inputs[name].unpack() for name in INPUTS]
+            inputs = self._inputs()
             outputs = self._again(*inputs)
         return dict(zip((*INPUTS, *self._outputs), (*inputs, *outputs), strict=True))
 
@@ -99,15 +100,56 @@ def keep_fused(kind: Fused, capture: "Capture", node: Any, where: Callable[[str]
         for slot in kind.outputs:
             why = "rebuilt from the stored q, k and v"
             capture.ledger.add(where(slot).labels(), raws[slot].data, "rebuilt", why, 0)
-    form = Form(-1, heads=True)
-    kept = {slot: capture.through(node, raws[slot].data, form, where(slot)) for slot in INPUTS}
-    stored = {slot: each for slot, each in kept.items() if each is not None}
-    call = Attention(stored, again, kind.outputs)
+    inputs = _keep_inputs(capture, node, [raws[slot].data for slot in INPUTS], where)
+    call = Attention(inputs, again, kind.outputs)
     # The layer behind flattens (N, T, heads, D), and finds it here without a copy of its own.
     capture.store.offer(raws["output"].data.transpose(1, 2), call, where("output"))
     for slot, raw in raws.items():
         raw.register_hooks(partial(call.ticket, slot), Attention.redeem)
     return True
+
+
+def _keep_inputs(
+    capture: "Capture", node: Any, tensors: Sequence[Tensor], where: Callable[[str], Site]
+) -> Inputs:
+    """Store q, k and v, as one tensor if they are parts of one; return what gives them back."""
+    joined = _joined(tensors)
+    if joined is not None:
+        form, site = Form(-1), where("query, key, value")
+        whole = capture.through(node, joined, form, site.of(tensors[0], form))
+        if whole is None:  # keep_fused has asked the method before
+            raise RuntimeError(f"{capture.method.name} leaves one role at {site.path!r}, not all")
+        return partial(_parts, whole, tensors[0].shape, tensors[0].stride())
+    form = Form(-1, heads=True)
+    kept = [
+        capture.through(node, tensor, form, where(slot).of(tensor, form))
+        for slot, tensor in zip(INPUTS, tensors, strict=True)
+    ]
+    slots = [slot for slot in kept if slot is not None]
+    return lambda: [slot.unpack() for slot in slots]
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return (N, T, 3 x heads x D) if q, k and v (N, heads, T, D) lie side by side in it."""
+    query = tensors[0]
+    n, heads, length, size = query.shape
+    width = heads * size
+    steps, start = query.stride(), query.storage_offset()
+    if steps[1:] != (size, 3 * width, 1):
+        return None
+    for place, tensor in enumerate(tensors):
+        here = tensor.storage_offset() == start + place * width and tensor.stride() == steps
+        same = tensor.untyped_storage()._cdata == query.untyped_storage()._cdata
+        if not (here and same and tensor.shape == query.shape):
+            return None
+    return query.detach().as_strided((n, length, 3 * width), (steps[0], steps[2], 1), start)
+
+
+def _parts(whole: Unpackable, shape: torch.Size, steps: tuple[int, ...]) -> list[Tensor]:
+    """Return q, k and v as views of the tensor that they were stored in."""
+    tensor = whole.unpack()
+    width = shape[1] * shape[3]
+    return [tensor.as_strided(shape, steps, place * width) for place in range(3)]
 
 
 # softmax(q k) v, written out: from the softmax back to the product that made its scores.

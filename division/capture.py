@@ -15,7 +15,6 @@ Three rules keep this safe:
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +38,7 @@ from division.store import Store
 from division.stored import Rebuilt, Slot, Stored
 
 _innermost: ContextVar["Capture | None"] = ContextVar("division_capture", default=None)
+_OF_A_WEIGHT = "torch::autograd::AccumulateGrad"  # built before the node that has the weight
 COMPILED = "a region compiled by torch.compile, left as it is"
 
 
@@ -61,7 +61,7 @@ class Capture:
         self.method = method
         self.ledger = ledger
         self.where = where
-        self.store = Store(method)
+        self.store = Store(method, masks_wait=ledger is None)
         # The stored factors of matrix products, by their nodes: softmax may need them again.
         self.products: dict[int, Product] = {}
         self._hook = node_creation_hook(self._on_node)
@@ -89,7 +89,13 @@ class Capture:
         self.products.clear()
 
     def _on_node(self, node: Any) -> None:
-        name = node.name()
+        waiting, name = self.store.waiting, node.name()
+        self._look_at(node, name)
+        if waiting is not None and name != _OF_A_WEIGHT:
+            self.store.settle(waiting)
+
+    def _look_at(self, node: Any, name: str) -> None:
+        """Have the slots of a node packed, if the node is ours."""
         if not self._concerns(name):
             return
         # What torch.compile builds while it looks at the code is no real graph.
@@ -165,7 +171,7 @@ class Capture:
         if isinstance(decision, Keep):
             self.leave(site, tensor, decision.why)
         elif isinstance(decision, Through):
-            slot = self.through(node, tensor, decision.form, site)
+            slot = self.through(node, tensor, decision.form, site.of(tensor, decision.form))
             if slot is not None:
                 raw.register_hooks(lambda _: slot, Slot.unpack)
                 product = self.products.get(node._sequence_nr())
@@ -185,7 +191,6 @@ class Capture:
         if tensor.dtype not in FLOAT_TYPES:
             self.leave(site, tensor, f"{tensor.dtype} is not compressed")
             return None
-        site = replace(site, role=_role(tensor, form, site.slot))
         codec = self.method.codec(site)
         if codec is None:
             self.leave(site, tensor, f"{self.method.name} leaves it")
@@ -208,7 +213,7 @@ class Capture:
                 name, why = "rebuilt", f"rebuilt from what {stored.site} stores"
                 size = stored.nbytes if stored.readers == 1 else 0
             elif not shared:
-                size, why = stored.packed.nbytes, ""
+                size, why = stored.packed.nbytes, "" if exact else self.method.remark(site)
             self.ledger.add(site.labels(), tensor, name, why, size)
         return slot, shared
 
@@ -219,13 +224,6 @@ class Capture:
             return
         if not (is_weight(tensor) or ledger.owns(tensor)):
             ledger.add(site.labels(), tensor, "stock", why, None)
-
-
-def _role(tensor: Tensor, form: Form, slot: str) -> str:
-    """Tell data, vectors and maps apart; a result is no data, though it has no gradient yet."""
-    if not tensor.requires_grad and not slot.startswith("result"):
-        return "data"
-    return "vector" if tensor.dim() == 2 and not form.shape else "map"
 
 
 def _has_slots(node: Any) -> bool:

@@ -78,6 +78,12 @@ class Codec(ABC):
         tensors = self._pack(source, seed, channel)
         return Packed(tensors, x.shape, x.dtype, memory_format, channel)
 
+    def compress_masked(
+        self, x: Tensor, seed: int, low: float, high: float
+    ) -> tuple[Packed, Tensor] | None:
+        """Return what `compress` does and the bits of a mask of x, or None if not in one pass."""
+        return None
+
     def decompress(self, packed: Packed) -> Tensor:
         """Return the tensor that `compress` was given, up to what the codec loses."""
         return self._unpack(packed)

@@ -45,5 +45,7 @@ def capture(method: str | Method = "division", **options: object) -> Iterator[Le
     ledger, resolved = Ledger(), resolve(method, **options)
     if getattr(resolved, "overrides", None):
         raise ValueError("overrides name modules, and capture has none; use compress(model, ...)")
+    if not resolved.is_settled:
+        raise ValueError("a budget is shared out over a model's forwards; use compress(model, ...)")
     with Capture(resolved, ledger):
         yield ledger

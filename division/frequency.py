@@ -113,6 +113,13 @@ def split_maps(
     return low, packed, offset, scale
 
 
+def split_maps_masked(
+    x: Tensor, bits: int, rows: int, cols: int, seed: int, low: float, high: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Do as `split_maps` with contiguous maps, and as `bits.pack_mask` with their elements."""
+    return *split_maps(x, bits, rows, cols, 0, seed), bitpack.pack_mask(x.flatten(), low, high)
+
+
 def merge_maps(
     low: Tensor,
     codes: Tensor,

@@ -13,6 +13,8 @@ from division.method import Method, resolve
 from division.model import check_trainable, compress, restore
 from division.state import unchanged
 
+_MOST_STEPS = 2000  # until a method that looks at gradients first is as it will be
+
 
 @dataclass(frozen=True)
 class LayerError:
@@ -87,7 +89,15 @@ def gradient_error(
         return {name: gradient.detach().flatten().double() for name, gradient in found.items()}
 
     exact = gradients()
-    compress(probe, copy.deepcopy(resolve(method, **options)))
+    resolved = copy.deepcopy(resolve(method, **options))
+    compress(probe, resolved)
+    resolved.hurry()
+    for _ in range(_MOST_STEPS):  # a budget is shared out by the gradients of this batch
+        if resolved.is_settled:
+            break
+        gradients()
+    else:
+        raise ValueError(f"{resolved!r} did not settle: the loss has no finite gradient")
     sums = {name: _Sums(gradient) for name, gradient in exact.items()}
     for _ in range(draws):
         for name, gradient in gradients().items():

@@ -130,6 +130,19 @@ def parse_size(text: str) -> int:
     return int(float(number) * base ** ("KMGT".index(unit) + 1 if unit else 0))
 
 
+def bytes_of(budget: object) -> int:
+    """Read the option `budget`: a size as text, or a number of bytes."""
+    try:
+        found = parse_size(budget) if isinstance(budget, str) else budget
+    except ValueError as error:
+        raise ValueError(f"budget: {error}") from None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise ValueError(f'budget must be a number of bytes, or text as "1.5GiB"; got {budget!r}')
+    if found < 1:
+        raise ValueError(f"budget must be more than nothing; got {budget!r}")
+    return found
+
+
 def _table(ledger: Ledger, most: int = 40) -> str:
     rows = sorted(ledger.rows, key=lambda row: -max(row.bytes_before, row.bytes_after))
     shown = [r for r in rows[:most] if max(r.bytes_before, r.bytes_after) > 0]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from division.calibrate import unwatch, watch
 from division.capture import Capture
 from division.ledger import Ledger
 from division.method import Method, Vanilla, resolve
@@ -130,6 +131,7 @@ def compress(model: M, method: str | Method = "division", **options: object) -> 
     if not isinstance(resolved, Vanilla):
         resolved.attach(model)
         _attach(model, resolved)
+        watch(model, resolved)
     return model
 
 
@@ -145,6 +147,7 @@ def restore(model: M) -> M:
     """Give back the stock model, bit for bit; a model that is not compressed stays as it is."""
     methods = [session.method for session in _sessions(model)]
     _detach(model)
+    unwatch(model)
     for method in methods:
         method.detach(model)
     return model

@@ -6,7 +6,7 @@ and whatever a step needs for a moment (see walk.py for what is not seen).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -18,8 +18,8 @@ from division import codecs
 from division.codec import check_choice
 from division.dryrun import OPTIMIZERS, DryRun, Optimizer
 from division.forecast import Forecast, about, largest
-from division.ledger import Ledger, parse_size, size_text
-from division.method import Method, Vanilla, names, resolve
+from division.ledger import Ledger, bytes_of, size_text
+from division.method import Division, Method, Vanilla, names, resolve
 from division.model import check_trainable
 from division.walk import Loss, Walk
 
@@ -38,7 +38,8 @@ class Entry:
         note: what a reader has to know.
         ledger: every tensor that is saved for backward.
         step: what a training step holds.
-        forecast: the same at any batch, not counted; None without a budget.
+        forecast: the same at any batch, not counted; None without a budget, or where the method's
+            own budget refuses larger batches.
         max_batch: the largest batch within the budget, counted; 0 if none fits.
     """
 
@@ -129,7 +130,7 @@ def plan(
     >>> found["division"].max_batch > found["vanilla"].max_batch
     True
     """
-    shape, limit = _shape(input_shape), _limit(budget)
+    shape, limit = _shape(input_shape), None if budget is None else bytes_of(budget)
     specs = _specs(methods)
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating type, such as torch.float32; got {dtype}")
@@ -151,9 +152,10 @@ def _entry(run: DryRun, entry: Entry, method: Method, batch: int, limit: int | N
     with ExitStack() as compressed:
         try:
             compressed.enter_context(run.under(method))
+            ledger = run.measure(batch)
         except ValueError as error:  # a model without blocks to checkpoint, for instance
             return replace(entry, note=f"not possible here: {error}")
-        ledger, ratio = run.measure(batch), _ratio(entry.options)
+        ratio = _ratio(entry.options)
         by_data = sorted(filter(_is_sized_by_data, {row.codec for row in ledger.rows}))
         if by_data and ratio is None:
             note = (
@@ -164,14 +166,23 @@ def _entry(run: DryRun, entry: Entry, method: Method, batch: int, limit: int | N
         counted = cache(run.walk)
         step = counted(batch)
         note = f"sizes depend on the data: {RATIO}={ratio:g}" if by_data else ""
-        entry = replace(entry, note=note or _saves_nothing(method, ledger))
-        entry = replace(entry, ledger=ledger, step=step)
+        note = note or _is_not_settled(method) or _saves_nothing(method, ledger)
+        entry = replace(entry, note=note, ledger=ledger, step=step)
         if limit is None:
             return entry
-        walks = sorted((step, counted(about(step, limit))), key=lambda each: each.batch)
-        forecast = Forecast(*walks)
-        found = largest(lambda n: counted(n).peak, limit, forecast.largest(limit))
-        return replace(entry, forecast=forecast, max_batch=found)
+        forecast, guess = None, batch
+        with suppress(ValueError):  # a batch for which the method's own budget is too small
+            walks = sorted((step, counted(about(step, limit))), key=lambda each: each.batch)
+            forecast = Forecast(*walks)
+            guess = forecast.largest(limit)
+
+        def peak(size: int) -> int:
+            try:
+                return counted(size).peak
+            except ValueError:
+                return limit + 1
+
+        return replace(entry, forecast=forecast, max_batch=largest(peak, limit, guess))
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
@@ -200,6 +211,13 @@ def _is_sized_by_data(codec: str) -> bool:
     return codec in codecs.names() and codecs.get(codec).sized_by_data
 
 
+def _is_not_settled(method: Method) -> str:
+    """Say what was planned where sites get their bits only from gradients."""
+    if method.is_settled or not isinstance(method, Division) or method.choice is None:
+        return ""
+    return f"with bits={method.choice.uniform} everywhere: only gradients tell who needs more"
+
+
 def _saves_nothing(method: Method, ledger: Ledger) -> str:
     """Say why a method changes nothing, where that is so."""
     if isinstance(method, Vanilla) or ledger.saved_bytes < ledger.original_bytes:
@@ -225,13 +243,6 @@ def _shape(given: Sequence[int]) -> tuple[int, ...]:
             f"got {given!r}"
         )
     return shape
-
-
-def _limit(budget: str | int | None) -> int | None:
-    limit = parse_size(budget) if isinstance(budget, str) else budget
-    if limit is not None and limit < 1:
-        raise ValueError(f"budget must be more than nothing; got {budget!r}")
-    return limit
 
 
 def _specs(methods: Sequence[str | Spec] | None) -> list[tuple[Entry, Method]]:

@@ -81,6 +81,11 @@ def positive(node: Any, tensor: Tensor, site: Site) -> Decision:
     return Mask(check=False)
 
 
+def positive_result(node: Any, tensor: Tensor, site: Site) -> Decision:
+    """The same of a result, which unlike an input may come back in another type."""
+    return Mask(of_result=True, check=False)
+
+
 def above_threshold(node: Any, tensor: Tensor, site: Site) -> Decision:
     """The backward asks only whether an element is above the threshold."""
     limit = float(node._saved_threshold)
@@ -200,9 +205,9 @@ SLOTS: dict[str, dict[str, Rule]] = {
     "NativeLayerNormBackward0": _TOKEN_NORMS,
     "FusedRmsNormBackward0": _TOKEN_NORMS,
     # piecewise linear: the backward asks which piece
-    "ReluBackward0": {"result": positive},
+    "ReluBackward0": {"result": positive_result},
     "LeakyReluBackward0": {"self": positive},
-    "LeakyReluBackward1": {"result": positive},
+    "LeakyReluBackward1": {"result": positive_result},
     "ThresholdBackward0": {"self": above_threshold},
     "ThresholdBackward1": {"self": above_threshold},
     "HardtanhBackward0": {"self": between_bounds},

@@ -6,28 +6,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from division.codec import Codec
+from division.codec import Codec, Packed
+from division.codecs.mask import Mask
 from division.codecs.tokens import Tokens
 from division.forms import Form, grid_of
 from division.method import Method
 from division.recognize import Fingerprint, fingerprint
 from division.recompute import SOURCES, Recipes
 from division.site import Site
-from division.stored import Rebuilder, Rebuilt, Slot, Stored
+from division.stored import Desk, Rebuilder, Rebuilt, Slot, Stored
+from division.waiting import Waiting
 
 
 class Store:
     """Makes copies and finds those that are there; holds none of them alive."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, masks_wait: bool = False) -> None:
         self._method = method
+        self._masks_wait = masks_wait
+        self._desk = Desk()
+        self.waiting: weakref.ref[Stored] | None = None  # the last mask, if it is not packed yet
         self._copies: dict[tuple[Any, ...], tuple[weakref.ref[Stored | Rebuilt], Fingerprint]] = {}
         self._offers: dict[tuple[Any, ...], tuple[weakref.ref[Rebuilder], Fingerprint, str]] = {}
         self.recipes = Recipes(SOURCES[method.recompute]) if method.recompute else None
         self._grids: dict[int, tuple[int, int]] = {}
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything; no mask waits any longer."""
+        self.settle(self.waiting)
         self._copies.clear()
         self._offers.clear()
         if self.recipes is not None:
@@ -58,13 +64,38 @@ class Store:
             return Slot(copy, tensor), True
         seen = form.see(tensor.detach())
         laid_out = self._on_grid(codec, seen, form)
-        packed = laid_out.compress(seen, self._method.next_seed(), form.channel)
-        copy = Stored(laid_out, packed, form, tensor.shape, site)
+        copy = Stored(
+            laid_out, self._packed(laid_out, seen, form), form, tensor.shape, site, self._desk
+        )
         self._copies[key] = (weakref.ref(copy), mark)
+        if copy.waiting is not None:
+            self.settle(self.waiting)
+            self.waiting = weakref.ref(copy)
         slot = Slot(copy, tensor)
         if self.recipes is not None and not exact:
             self.recipes.note_copy(tensor, slot)
         return slot, False
+
+    def _packed(self, codec: Codec, seen: Tensor, form: Form) -> Packed | Waiting:
+        """Compress a tensor, and pack with it the mask that waits for it, if one does."""
+        seed = self._method.next_seed()
+        if self._masks_wait and isinstance(codec, Mask) and codec.of_result:
+            return Waiting(codec, seen)
+        mask = self.waiting() if self.waiting is not None and form.channel == 1 else None
+        if mask is not None and mask.waiting is not None and mask.waiting.is_of(seen):
+            both = mask.waiting.pack_with(seen, codec, seed)
+            if both is not None:
+                mask.settle(both[0])
+                return both[1]
+        return codec.compress(seen, seed, form.channel)
+
+    def settle(self, waiting: "weakref.ref[Stored] | None") -> None:
+        """Have a mask packed now, unless it is or nobody needs it any more."""
+        mask = waiting() if waiting is not None else None
+        if mask is not None and mask.waiting is not None and not mask.waiting.is_spoilt():
+            mask.settle(mask.waiting.pack())
+        if waiting is self.waiting:
+            self.waiting = None
 
     def add(self, tensor: Tensor, rebuilt: Rebuilt) -> Slot:
         """Have a tensor rebuilt for all that save it."""

@@ -1,5 +1,6 @@
 """What takes the place of a saved tensor: a packed copy, and how backward must see it."""
 
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -8,25 +9,94 @@ from torch import Tensor
 
 from division.codec import Codec, Packed
 from division.forms import Form
+from division.waiting import Waiting
+
+
+class Desk:
+    """Where one decompressed tensor of a forward lies for a second reader.
+
+    It makes way for any other of its size, so that it adds little to the peak of a backward pass.
+    """
+
+    __slots__ = ("_owner", "_tensor")
+
+    def __init__(self) -> None:
+        self._owner: weakref.ref[Stored] | None = None
+        self._tensor: Tensor | None = None
+
+    def find(self, owner: "Stored") -> Tensor | None:
+        """Return the tensor of a copy if it lies here."""
+        return self._tensor if self._owner is not None and self._owner() is owner else None
+
+    def leave(self, owner: "Stored", tensor: Tensor, wanted: bool) -> None:
+        """Take note of a tensor that was decompressed, and keep it if it is wanted again."""
+        if wanted:
+            self._owner, self._tensor = weakref.ref(owner), tensor
+        elif self.find(owner) is not None or (
+            self._tensor is not None and tensor.nbytes >= self._tensor.nbytes
+        ):
+            self._owner, self._tensor = None, None
 
 
 class Stored:
     """A packed copy of one saved tensor."""
 
-    __slots__ = ("__weakref__", "codec", "form", "packed", "shape", "site")
+    __slots__ = (
+        "__weakref__", "_desk", "_packed", "_unread", "codec", "form", "shape", "site", "waiting",
+    )  # fmt: skip
 
     def __init__(
-        self, codec: Codec, packed: Packed, form: Form, shape: torch.Size, site: str
+        self,
+        codec: Codec,
+        packed: Packed | Waiting,
+        form: Form,
+        shape: torch.Size,
+        site: str,
+        desk: Desk,
     ) -> None:
         self.codec = codec
         self.form = form
-        self.packed = packed
+        self.waiting = packed if isinstance(packed, Waiting) else None
+        self._packed = None if isinstance(packed, Waiting) else packed
         self.shape = shape
         self.site = site
+        self._desk = desk
+        self._unread = 0
+
+    @property
+    def packed(self) -> Packed:
+        """What the codec keeps; a mask that has waited so far is packed."""
+        if self._packed is None:
+            assert self.waiting is not None
+            self.settle(self.waiting.pack())
+        assert self._packed is not None
+        return self._packed
+
+    def settle(self, packed: Packed) -> None:
+        """Take the mask that was waited for."""
+        self._packed, self.waiting = packed, None
 
     def tensor(self) -> Tensor:
         """Return the decompressed tensor in the shape of the original."""
         return self.form.unsee(self.codec.decompress(self.packed), self.shape)
+
+    def add_reader(self) -> None:
+        """Count a slot that will read the copy."""
+        self._unread += 1
+
+    def read(self, first_time: bool) -> Tensor:
+        """Return the tensor for a slot; it may stay decompressed until all have read it once."""
+        found = self._desk.find(self)
+        tensor = self.tensor() if found is None else found
+        self._unread -= first_time
+        self._desk.leave(self, tensor, wanted=self._unread > 0)
+        return tensor
+
+    def read_affine(self, factor: Tensor, term: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the tensor, channels scaled and shifted, and masked: `Codec.decompress_affine`."""
+        tensor = self.codec.decompress_affine(self.packed, factor, term, mask)
+        self._desk.leave(self, tensor, wanted=False)
+        return tensor
 
 
 class Rebuilder(Protocol):
@@ -63,7 +133,11 @@ class Rebuilt:
         self.shape = shape
         self.site = site
 
-    def tensor(self) -> Tensor:
+    def add_reader(self) -> None:
+        """Count a slot that will read the tensor."""
+        self.readers += 1
+
+    def read(self, first_time: bool) -> Tensor:
         """Return the tensor; the last reader leaves nothing behind."""
         tensor = self._ready
         if tensor is None:
@@ -79,11 +153,11 @@ class Rebuilt:
 class Slot:
     """What a node's slot holds instead of a tensor: a packed copy, and how backward must see it."""
 
-    __slots__ = ("__weakref__", "shape", "stored", "stride")
+    __slots__ = ("__weakref__", "_has_read", "shape", "stored", "stride")
 
     def __init__(self, stored: Stored | Rebuilt, tensor: Tensor) -> None:
-        if isinstance(stored, Rebuilt):
-            stored.readers += 1
+        stored.add_reader()
+        self._has_read = False
         self.stored = stored
         self.shape = tensor.shape
         self.stride = tensor.stride()
@@ -93,7 +167,8 @@ class Slot:
         stored = self.stored
         if isinstance(stored, Stored) and stored.form.channel == -1 and stored.shape == self.shape:
             return self._in_place(stored)
-        tensor = stored.tensor()
+        tensor = stored.read(not self._has_read)
+        self._has_read = True
         if tensor.shape != self.shape:
             tensor = tensor.reshape(self.shape)  # one copy of a contiguous tensor serves all shapes
         if tensor.stride() == self.stride:
@@ -111,13 +186,15 @@ class Slot:
         stored = self.stored
         if not isinstance(stored, Stored) or stored.form != Form() or stored.shape != self.shape:
             return None
-        if mask is None:
-            return stored.codec.decompress_affine(stored.packed, factor, term, None)
-        bits = mask.stored
-        if not isinstance(bits, Stored) or bits.packed.memory_format != stored.packed.memory_format:
-            return None
-        inside = bits.packed.tensors["bits"]
-        return stored.codec.decompress_affine(stored.packed, factor, term, inside)
+        bits = None
+        if mask is not None:
+            inside = mask.stored
+            if not isinstance(inside, Stored):
+                return None
+            if inside.packed.memory_format != stored.packed.memory_format:
+                return None
+            bits = inside.packed.tensors["bits"]
+        return stored.read_affine(factor, term, bits)
 
     def _in_place(self, stored: Stored) -> Tensor:
         """Decompress tokens straight into the strides of the original."""

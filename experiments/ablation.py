@@ -1,4 +1,4 @@
-"""Table 5: train DIVISION with one option changed, and measure its gradient errors.
+"""Table 5: train DIVISION with options changed, and measure its gradient errors.
 
 What is recorded already, with the same config and code, is skipped.
 
@@ -55,7 +55,7 @@ def errors_config(ablation: Ablation, extra: list[str]) -> DictConfig:
 
 def specs() -> list[Spec]:
     """Return the lines of the table, vanilla first."""
-    return [VANILLA, *specs_of(compose_errors(["specs=[ablation]", "layers=[]"]))]
+    return [VANILLA, *specs_of(compose_errors(["specs=[ablation, recompute]", "layers=[]"]))]
 
 
 def runs(ablation: Ablation, extra: list[str]) -> Iterator[tuple[Spec, list[str]]]:

@@ -1,14 +1,13 @@
 """Throughput and memory of a training step: `python -m experiments.benchmark`.
 
-Time is measured for all methods in one process, in alternating rounds, and reported as a ratio to
-vanilla; peak memory for each method in a process of its own. On a GPU (`--config-name
-benchmark_gpu`) the time is that of the GPU's own events.
+Every method has a process of its own, as in a training. Time is measured in alternating rounds and
+reported as a ratio to vanilla. On a GPU (`--config-name benchmark_gpu`) it is that of the GPU's own
+events.
 """
 
-import copy
+import functools
 import itertools
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,9 @@ from torch.nn import functional as F
 
 import division
 from division.ledger import size_text
+from division.method import resolve
 from experiments import models, peak, record, timing
+from experiments.apart import apart
 from experiments.config import check_overrides, flatten, one_sentence
 from experiments.device import check_device, gpu_seconds
 from experiments.loop import autocast
@@ -57,20 +58,28 @@ def throughput(
     config: DictConfig, methods: dict[str, Spec], batches: dict[str, int]
 ) -> list[dict[str, float]]:
     """Return the seconds of a training step under every method at its batch, per round."""
-    torch.manual_seed(config.seed)
-    start = models.build(**plain(config.network), classes=10, image_size=config.image)
-    place = Place.of(config)
-    start = place.put(start)
-    most = max(batches.values())
-    x = place.put(torch.randn(most, 3, config.image, config.image))
-    y = torch.randint(0, 10, (most,)).to(place.device)
-    steps = {
-        label: _step(copy.deepcopy(start), spec, x[: batches[label]], y[: batches[label]], place)
+    network, place = plain(config.network), Place.of(config)
+    where = (config.steps, network, config.image, config.seed, place)
+    builders = {
+        label: functools.partial(_timed_step, spec, batches[label], *where)
         for label, spec in methods.items()
     }
+    with apart(builders) as tasks:
+        measured = timing.alternate(tasks, config.rounds, config.warmup)
+        return list(track(measured, "timing", config.rounds, console=Console(stderr=True)))
+
+
+def _timed_step(
+    spec: Spec, batch: int, steps: int, network: Spec, image: int, seed: int, place: Place
+) -> Callable[[], float]:
+    """Return what runs some training steps, one after the other, and tells the seconds of one."""
+    torch.manual_seed(seed)
+    model = place.put(models.build(**network, classes=10, image_size=image))
+    x = place.put(torch.randn(batch, 3, image, image))
+    y = torch.randint(0, 10, (batch,)).to(place.device)
     clock = gpu_seconds if place.device == "cuda" else timing.host_seconds
-    measured = timing.alternate(steps, config.rounds, config.warmup, clock)
-    return list(track(measured, "timing", config.rounds, console=Console(stderr=True)))
+    step = _step(model, spec, x, y, place)
+    return lambda: sum(clock(step) for _ in range(steps)) / steps
 
 
 def methods_of(config: DictConfig) -> dict[str, Spec]:
@@ -78,6 +87,8 @@ def methods_of(config: DictConfig) -> dict[str, Spec]:
     methods = {label: {"name": label, **spec} for label, spec in plain(config.methods).items()}
     if "vanilla" not in methods:
         raise ValueError(f"methods must contain vanilla, the base of every ratio; got {[*methods]}")
+    for spec in methods.values():
+        resolve(str(spec["name"]), **options_of(spec))  # a wrong one fails here, not in its process
     return methods
 
 
@@ -210,11 +221,8 @@ def _config_name(arguments: list[str]) -> str:
 @hydra.main(version_base="1.3", config_path="../configs", config_name="benchmark")
 def main(config: DictConfig) -> None:
     """Measure, record, print."""
-    started = time.monotonic()
     with one_sentence():
-        record.check_writable(Path(config.paths.results))
-        rows = record.complete(rows_of(config), started)
-        record.append(Path(config.paths.results), rows)
+        rows = record.measured(Path(config.paths.results), lambda: rows_of(config))
     console = Console()
     console.width = max(console.width, 100)
     console.print(table_of(rows, config))

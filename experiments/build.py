@@ -10,7 +10,7 @@ from torch import nn
 
 import division
 from experiments import data, models
-from experiments.config import Optim
+from experiments.config import FOLDER, Optim
 
 
 def options(node: DictConfig) -> tuple[str, dict[str, Any]]:
@@ -34,7 +34,20 @@ def model(config: DictConfig, of: data.Data) -> nn.Module:
     if config.hardware.channels_last:
         network = network.to(memory_format=torch.channels_last)
     method, keywords = options(config.method)
+    if _gives_only_a_budget(method, keywords):
+        del keywords["bits"]
     return division.compress(network, method, **{"seed": config.seed, **keywords})
+
+
+def _gives_only_a_budget(method: str, keywords: dict[str, Any]) -> bool:
+    """Tell whether bits beside a budget are those of the group's file, which nobody asked for."""
+    if keywords.get("budget") is None and keywords.get("ratio") is None:
+        return False
+    return "bits" in keywords and keywords["bits"] == _of_the_file(method).get("bits")
+
+
+def _of_the_file(method: str) -> DictConfig:
+    return OmegaConf.load(FOLDER / "method" / f"{method}.yaml")
 
 
 def optimizer(of: nn.Module, settings: Optim) -> torch.optim.Optimizer:

@@ -5,7 +5,7 @@ A figure whose rows are missing is left out, and the command that makes them is 
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -13,8 +13,11 @@ from omegaconf import DictConfig
 
 from experiments import ablation, build, grid, record
 from experiments.config import one_sentence
+from experiments.equal import states_of
 from experiments.figures import (
     curves,
+    equal,
+    families,
     frames,
     layers,
     maps,
@@ -27,8 +30,11 @@ from experiments.figures import (
 )
 from experiments.figures.captions import read_captions
 from experiments.figures.style import Drawing, look
-from experiments.pictures import STEP, pictures
+from experiments.measures import STEP
+from experiments.pictures import STEP as PICTURED
+from experiments.pictures import pictures
 from experiments.report import rows_of_table1
+from experiments.tables import core
 
 SCALES = ("paper", "reduced", "quick")  # the best first
 PROFILES = ("cifar", "quick")
@@ -50,12 +56,12 @@ def best(frame: pd.DataFrame, command: str) -> pd.DataFrame:
 
 
 def errors_frame(results: Path) -> pd.DataFrame:
-    """Return the gradient errors of one scale.
+    """Return the gradient errors of one network at one scale.
 
     The one with the most specs measured at the end of the training, so that a larger scale takes
     over once its measurement is complete; of equals the largest.
     """
-    frame = frames.table(record.load(results, "errors"))
+    frame = frames.table(row for row in record.load(results, "errors") if row.model == MODEL)
     done = frame[(frame["metric"] == "gradient_error") & (frame["at"] == "end")]
     count = done.groupby("scale")["label"].nunique()
     return best(frame[frame["scale"].isin(count[count == count.max()].index)], ABLATION)
@@ -81,6 +87,25 @@ def table1_frames(results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return runs, bench[bench["model"] == MODEL]
 
 
+def pareto_frames(results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs of Table 1 with those of recompute beside them, and the timed steps."""
+    runs, _ = table1_frames(results)
+    timed = core.newest(record.load(results, "benchmark"), **STEP)
+    return pd.concat([runs, beside(runs, results)]), frames.table(timed)
+
+
+def beside(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """Return the runs that differ from those of a profile in the seed and in recompute only."""
+
+    def settings(config: Mapping[str, object]) -> dict[str, object]:
+        return {k: v for k, v in config.items() if k != "seed" and not k.startswith("method.")}
+
+    wanted = settings(runs["config"].iloc[0])
+    rows = record.load(results, runs["experiment"].iloc[0])
+    found = [row for row in rows if families.family(row.options).endswith(("compute", "deep"))]
+    return frames.table(row for row in found if settings(row.config) == wanted)
+
+
 def rows_or_missing(results: Path, name: str, command: str) -> pd.DataFrame:
     """Return the rows of an experiment, or say how to make them."""
     frame = frames.table(record.load(results, name))
@@ -104,9 +129,17 @@ def draw_maps(results: Path) -> Drawing:
     config = picture_config()
     return maps.draw(
         pictures(config),
-        f"{config.model.name} on {config.dataset.name} after {STEP} steps of vanilla training "
+        f"{config.model.name} on {config.dataset.name} after {PICTURED} steps of vanilla training "
         f"(seed {config.seed}, one image)",
     )
+
+
+def draw_equal(results: Path) -> Drawing:
+    """Draw the errors of recompute against those of DIVISION as published."""
+    states = states_of(record.load(results, "errors"))
+    if not states:
+        raise Missing("no rows; `make reproduce-recompute` makes them")
+    return equal.draw(states)
 
 
 def draw_throughput(results: Path) -> Drawing:
@@ -119,7 +152,8 @@ FIGURES: dict[str, Callable[[Path], Drawing]] = {
     "spectrum": lambda results: spectra.draw(errors_frame(results)),
     "gradient-error-by-layer": lambda results: layers.draw(errors_frame(results)),
     "rate-distortion": lambda results: rate.draw(errors_frame(results)),
-    "pareto": lambda results: pareto.draw(*table1_frames(results)),
+    "equal-bytes": draw_equal,
+    "pareto": lambda results: pareto.draw(*pareto_frames(results)),
     "throughput": draw_throughput,
     "memory-by-kind": lambda results: memory.draw(
         rows_or_missing(results, "kinds", "python -m experiments.kinds")

@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -40,6 +40,15 @@ def load(name: str) -> Profile:
         raise ValueError(f"unknown profile {name!r}; choose one of: {', '.join(names())}")
     path = FOLDER / "profile" / f"{name}.yaml"
     return Profile(**OmegaConf.to_container(OmegaConf.load(path)))
+
+
+def with_models(profile: Profile, models: list[str]) -> Profile:
+    """Return a profile with some of its models only."""
+    unknown = [model for model in models if model not in profile.models]
+    if unknown:
+        known = ", ".join(profile.models)
+        raise ValueError(f"{profile.name} has no model {unknown[0]!r}; choose from: {known}")
+    return replace(profile, models={model: profile.models[model] for model in models})
 
 
 def methods() -> list[str]:

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from division.kernels import cpu
 from experiments import record
-from experiments.timing import Quantiles, alternate
+from experiments.timing import Quantiles, alternate, host_seconds
 
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 BARS = {  # for the largest map, as a multiple of the time of clone()
@@ -119,8 +120,9 @@ def measure_case(case: Case, rounds: int) -> list[Row]:
         elements < FEW_ELEMENTS
     ):  # a millisecond each: many rounds cost nothing and settle the median
         rounds *= 7
+    timed = {name: partial(host_seconds, task) for name, task in tasks(case).items()}
     with limited_threads(case.threads):
-        seconds = list(alternate(tasks(case), rounds))
+        seconds = list(alternate(timed, rounds))
     rows = []
     for task in seconds[0]:
         values = {"time per element": ("ns", [1e9 * s[task] / elements for s in seconds])}

@@ -16,7 +16,18 @@ from experiments import models, record
 from experiments.sizes import METHODS
 
 MODEL = "resnet50"
-LABELS = ("vanilla", "autocast", "pooling", "checkpoint", "pooling-all", "division", "actnn")
+LABELS = (
+    "vanilla",
+    "autocast",
+    "pooling",
+    "checkpoint",
+    "pooling-all",
+    "division-published",
+    "division",
+    "division-recompute",
+    "division-recompute-deep",
+    "actnn",
+)
 _KINDS = {  # by the start of the name of the autograd node
     "Convolution": "convolution",
     "NativeBatchNorm": "normalisation",
@@ -75,7 +86,7 @@ def main() -> None:
     parser.add_argument("--image", type=int, default=224, help="pixels")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where rows go")
     arguments = parser.parse_args()
-    record.append(arguments.results, record.complete(rows_of(arguments.batch, arguments.image)))
+    record.measured(arguments.results, lambda: rows_of(arguments.batch, arguments.image))
 
 
 if __name__ == "__main__":

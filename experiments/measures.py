@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from experiments import grid, record
+from experiments import equal, grid, record
 from experiments.record import Row
 from experiments.tables import core, table1, table4
 
@@ -58,6 +58,7 @@ class Measures:
             "faster": self._faster,
             "throughput": self._throughput,
             "error_ratio": self._error_ratio,
+            "equal_error": self._equal_error,
             "accuracy": self._accuracy,
             "accuracy_change": self._accuracy_change,
             "table1_ratio": self._table1_ratio,
@@ -126,12 +127,13 @@ class Measures:
                 return Measured(row.value, row.scale, _timed(row), row.n, not_comparable=why)
         return None
 
-    def _error_ratio(self, label: str, base: str) -> Measured | None:
+    def _error_ratio(self, label: str, base: str, model: str) -> Measured | None:
         """Return the largest ratio of two gradient errors over the states of a training."""
         rows = [r for r in record.load(self._results, "errors") if r.metric == "gradient_error"]
+        rows = [row for row in rows if row.model == model]
         rows.sort(key=lambda r: (-SCALES.index(r.scale), r.utc))
         for last in reversed([row for row in rows if row.config["label"] == label]):
-            alike = [row for row in rows if _settings(row) == _settings(last)]
+            alike = [row for row in rows if equal.settings(row) == equal.settings(last)]
             found = {(r.config["label"], r.config["at"]): r for r in alike}
             states = [at for name, at in found if name == label and (base, at) in found]
             if states:
@@ -139,6 +141,20 @@ class Measures:
                 of = f"{last.model} on {last.dataset}, worst of {len(states)} states"
                 return Measured(value, last.scale, of, last.n)
         return None
+
+    def _equal_error(self, model: str, dataset: str) -> Measured | None:
+        """Return recompute's error over the published one's at its bytes, at the worst state."""
+        states = equal.states_of(record.load(self._results, "errors"))
+        states = [s for s in states if (s.row.model, s.row.dataset) == (model, dataset)]
+        best = [state.within(equal.PUBLISHED) for state in states]
+        if len(states) < equal.STATES:
+            return None
+        value = max(
+            each.over(state.points[equal.PUBLISHED]) if each else math.inf
+            for each, state in zip(best, states, strict=True)
+        )
+        of = f"{states[0].network}, worst of {len(states)} states"
+        return Measured(value, states[0].row.scale, of, states[0].row.n)
 
     def _accuracy(self, dataset: str, model: str, method: str) -> Measured | None:
         for profile in PROFILES:
@@ -201,11 +217,6 @@ def _runs_of(
     rows = [row for row in rows if row.status == "ok" and metric in ("", row.metric)]
     own = table1.select(rows, grid.config_hashes(loaded)) if rows else []
     return own, rows
-
-
-def _settings(row: Row) -> dict[str, object]:
-    """Return what two gradient errors must have in common to be compared."""
-    return {k: v for k, v in row.config.items() if k not in ("label", "spec", "at", "step")}
 
 
 def _alike(row: Row, other: Row, ignored: dict[str, str]) -> bool:

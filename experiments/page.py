@@ -11,6 +11,7 @@ from experiments.figures.captions import read_captions
 
 # In this order, then whatever else there is.
 TABLES = ("table1", "table1-cifar", "table1-paper", "table3", "table3-batches", "table4")
+INSIDE = ("equal-bytes", "recompute")  # shown with the claims
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto;
        max-width: 76rem; padding: 1rem 1.5rem 4rem; }
@@ -36,7 +37,8 @@ figcaption { font-size: 13px; color: #444; max-width: 60rem; }
 
 def text_of(results: Path) -> str:
     """Return the page, from the tables, captions and claims that are written already."""
-    tables = sorted((results / "tables").glob("*.md"), key=_place)
+    tables = [path for path in (results / "tables").glob("*.md") if path.stem not in INSIDE]
+    tables.sort(key=_place)
     sections = {
         "claims": ("Claims", _claims(results)),
         "tables": ("Tables", "\n".join(_table(path) for path in tables)),

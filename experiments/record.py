@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,6 +63,15 @@ def config_hash(config: Mapping[str, object]) -> str:
     """Hash a flat config; equal settings give equal hashes whatever their order."""
     text = json.dumps(config, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def measured(results: Path, measure: Callable[[], Iterable[Row]]) -> list[Row]:
+    """Measure and record the rows, with how long that took; refuse an unwritable folder first."""
+    check_writable(results)
+    started = time.monotonic()
+    rows = complete(list(measure()), started)
+    append(results, rows)
+    return rows
 
 
 def complete(rows: Iterable[Row], started: float | None = None) -> list[Row]:

@@ -96,7 +96,7 @@ def write_table5(name: str, results: Path) -> str:
     trained, measured = rows_of_table5(profile, results)
     frame = table5.frame(ablation.specs(), trained, measured)
     stem = "table5" if name == "cifar" else profile.name
-    title = f"Table 5: DIVISION with one option changed ({name} profile)"
+    title = f"Table 5: DIVISION with options changed ({name} profile)"
     return render.write(results / "tables", stem, frame, title, table5.notes(trained, measured))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments import claims
+from experiments import beyond, claims
 from experiments.claims import Judged
 from experiments.tables import render
 
@@ -32,19 +32,20 @@ is typed. {counts}
 - scale: `paper` is the published setting, `reduced` a shorter training, `quick` a toy
 """
 BEYOND_HEAD = """`recompute=True` is no part of any of these papers: what a cheap layer can compute
-again from its own stored input is not stored. The bars are our own.
+again from its own stored input is not stored. The bars are our own; the two tables below the
+claims say network by network what it is worth, and where it is worth nothing.
 """
 
 
 def text_of(results: Path) -> str:
-    """Return the page."""
+    """Return the page; the tables that are part of it are written on the way."""
     judged = claims.judge_all(results)
     parts = [HEAD.format(counts=_counts(judged))]
     for paper in dict.fromkeys(each.claim.paper for each in judged):
         lines = [_line(each) for each in judged if each.claim.paper == paper]
         table = render.table(pd.DataFrame(lines, columns=COLUMNS))
         if paper == BEYOND:
-            parts += [f"## {paper}\n", BEYOND_HEAD, table, ""]
+            parts += [f"## {paper}\n", BEYOND_HEAD, table, "", *beyond.write(results)]
         else:
             sources = sorted({each.claim.source for each in judged if each.claim.paper == paper})
             parts += [f"## {paper}\n", table, "", f"Published in: {'; '.join(sources)}.", ""]
@@ -52,7 +53,7 @@ def text_of(results: Path) -> str:
 
 
 def write(results: Path) -> str:
-    """Write the page; return it."""
+    """Write the page, and the tables that are part of it; return it."""
     text = text_of(results)
     (results / "REPRODUCTION.md").write_text(text)
     return text

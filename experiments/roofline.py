@@ -6,7 +6,6 @@ the published one of the same GPU where there is one, and the one that the roofl
 """
 
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from division import kernels
 from division.codec import check_choice
 from division.dryrun import OPTIMIZERS, DryRun
 from division.method import resolve
@@ -42,7 +42,9 @@ def walks(config: DictConfig) -> dict[str, list[Work]]:
     found = {}
     for label, spec in specs(config).items():
         options = {key: value for key, value in spec.items() if key != "name"}
-        with run.under(resolve(str(spec["name"]), **options)), Meter() as meter:
+        # Tensors without data lie nowhere; `use` has them treated as those on a GPU are.
+        method = resolve(str(spec["name"]), **options)
+        with kernels.use("gpu"), run.under(method), Meter() as meter:
             run.walk(config.batch)
         found[label] = meter.work
     return found
@@ -148,11 +150,8 @@ def table_of(rows: list[record.Row], config: DictConfig) -> Table:
 @hydra.main(version_base="1.3", config_path="../configs", config_name="roofline")
 def main(config: DictConfig) -> None:
     """Predict, record, print."""
-    started = time.monotonic()
     with one_sentence():
-        record.check_writable(Path(config.paths.results))
-        rows = record.complete(rows_of(config), started)
-        record.append(Path(config.paths.results), rows)
+        rows = record.measured(Path(config.paths.results), lambda: rows_of(config))
     Console().print(table_of(rows, config))
 
 

@@ -90,8 +90,7 @@ def main() -> None:
     parser.add_argument("--image", type=int, default=224, help="pixels")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where rows go")
     arguments = parser.parse_args()
-    rows = record.complete(rows_of(arguments.batch, arguments.image))
-    record.append(arguments.results, rows)
+    rows = record.measured(arguments.results, lambda: rows_of(arguments.batch, arguments.image))
     table = Table("model", "method", "GiB saved", title=f"batch {arguments.batch}")
     for row in rows:
         table.add_row(row.model, str(row.config["label"]), f"{row.value / GIB:.3f}")

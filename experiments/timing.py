@@ -1,4 +1,4 @@
-"""Timing on a shared machine: alternating rounds in one process, ratios, quantiles."""
+"""Timing on a shared machine: alternating rounds, ratios, quantiles."""
 
 import statistics
 import time
@@ -32,12 +32,9 @@ def host_seconds(task: Callable[[], object]) -> float:
 
 
 def alternate(
-    tasks: Mapping[str, Callable[[], object]],
-    rounds: int,
-    warmup: int = 1,
-    seconds_of: Callable[[Callable[[], object]], float] = host_seconds,
+    tasks: Mapping[str, Callable[[], float]], rounds: int, warmup: int = 1
 ) -> Iterator[dict[str, float]]:
-    """Yield the seconds of every task, one round at a time; odd rounds run in reverse order.
+    """Yield the seconds that every task tells, one round at a time; odd rounds in reverse order.
 
     Whatever slows the machine for a while then slows all tasks, and no task always runs in the wake
     of the same other.
@@ -47,7 +44,7 @@ def alternate(
             task()
     for number in range(rounds):
         names = list(tasks) if number % 2 == 0 else list(reversed(tasks))
-        yield {name: seconds_of(tasks[name]) for name in names}
+        yield {name: tasks[name]() for name in names}
 
 
 def ratios(rounds: list[dict[str, float]], base: str) -> dict[str, Quantiles]:

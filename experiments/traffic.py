@@ -100,17 +100,15 @@ def _split_maps(args: Any, result: Any) -> Traffic:
     return kernels.split_maps(x.shape, bits, rows, cols, x.dtype, is_channels_last(x))
 
 
-def _merge_maps(args: Any, result: Any) -> Traffic:
+def _rebuilt(args: Any, maps: Tensor) -> tuple[Any, ...]:
+    """Return what the counts of rebuilding maps ask for, of an operator's arguments."""
     low, _, _, _, bits, *_ = args
-    blocks = low.numel() // (result.shape[0] * result.shape[1])  # of a map
-    last = is_channels_last(result)
-    return kernels.merge_maps(result.shape, bits, blocks, 1, result.dtype, last)
+    blocks = low.numel() // (maps.shape[0] * maps.shape[1])  # of a map
+    return maps.shape, bits, blocks, 1, maps.dtype, is_channels_last(maps)
 
 
-def _merge_maps_affine(args: Any, result: Any) -> Traffic:
-    """Rebuilt, scaled, shifted and masked in one pass."""
-    plain, finish = _merge_maps(args, result), sum(t.nbytes for t in _tensors(args[9:]))
-    return Traffic(plain.read + finish, plain.written, plain.near)
+def _coded_apart(args: Any, result: Any) -> Traffic:
+    raise ValueError("Huffman coding has no GPU kernel (division.kernels.gpu.WITHOUT): no bytes")
 
 
 def _split_samples(args: Any, result: Any) -> Traffic:
@@ -127,8 +125,14 @@ def _merge_samples(args: Any, result: Any) -> Traffic:
 
 _KERNELS: dict[str, Callable[[Any, Any], Traffic]] = {
     "split_maps": _split_maps,
-    "merge_maps": _merge_maps,
-    "merge_maps_affine": _merge_maps_affine,
+    "split_maps_masked": lambda args, _: kernels.split_maps_masked(
+        args[0].shape, *args[1:4], args[0].dtype
+    ),
+    "merge_maps": lambda args, out: kernels.merge_maps(*_rebuilt(args, out)),
+    "merge_maps_into": lambda args, _: kernels.merge_maps(*_rebuilt(args, args[5])),
+    "merge_maps_affine": lambda args, out: kernels.merge_maps_affine(
+        *_rebuilt(args, out), masked=args[11] is not None
+    ),
     "pack_mask": lambda args, _: kernels.pack_mask(args[0].numel(), args[0].dtype),
     "unpack_mask": lambda args, out: kernels.unpack_mask(out.numel(), out.dtype),
     "pack_window_index": lambda args, out: kernels.pack_window_index(out.numel()),
@@ -138,7 +142,12 @@ _KERNELS: dict[str, Callable[[Any, Any], Traffic]] = {
     ),
     "split_samples": _split_samples,
     "merge_samples": _merge_samples,
+    "pack_bounded": lambda args, out: kernels.pack_bounded(
+        args[0].numel(), args[0].dtype, out[1].numel(), out[2].numel()
+    ),
     "unpack_bounded": lambda args, out: kernels.unpack_bounded(
         out.numel(), out.dtype, args[1].numel()
     ),
+    "pack_huffman": _coded_apart,
+    "unpack_huffman": _coded_apart,
 }

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import division
+from division.method import Division
 from experiments import batch, build, device, provenance, record
 from experiments.config import check, check_overrides, flatten, one_sentence
 from experiments.data import Data
@@ -56,6 +57,7 @@ def run(config: DictConfig) -> list[record.Row]:
             if not _is_out_of_memory(error):
                 raise
             status = _failed("oom", error)
+    _show_choice(model)
     memory |= device.peaks(trainer.device)
     rows = record.complete(_rows(config, settings, trainer, memory, status))
     record.append(results, rows)
@@ -100,6 +102,13 @@ def _batch(config: DictConfig, model: nn.Module, data: Data) -> int:
     if size != config.optim.batch:
         print(f"optim.batch={config.optim.batch}: {size} images a batch")
     return size
+
+
+def _show_choice(model: nn.Module) -> None:
+    """Print the bits that a budget was spent on."""
+    method = division.method_of(model)
+    if isinstance(method, Division) and method.choice is not None:
+        print(method.choice)
 
 
 def _failed(status: str, error: BaseException) -> str:

@@ -19,6 +19,7 @@ from experiments import models, record
 
 MODELS = ("vit_small_patch16_224", "swin_tiny_patch4_window7_224", "convnext_tiny")
 METHODS: dict[str, dict[str, object]] = {
+    "default": {},
     "2 bits": {"bits": 2},
     "4 bits": {"bits": 4},
     "2 bits, recompute": {"bits": 2, "recompute": True},
@@ -69,8 +70,8 @@ def main() -> None:
     parser.add_argument("--error-batch", type=int, default=4, help="of the gradient error")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where rows go")
     arguments = parser.parse_args()
-    rows = record.complete(rows_of(arguments.batch, arguments.error_batch))
-    record.append(arguments.results, rows)
+    batches = (arguments.batch, arguments.error_batch)
+    rows = record.measured(arguments.results, lambda: rows_of(*batches))
     table = Table("model", "setting", "metric", "value", title=f"batch {arguments.batch}")
     for row in rows:
         table.add_row(row.model, str(row.config["label"]), row.metric, f"{row.value:.4g}")

@@ -46,6 +46,26 @@ def split_and_merge(shape, blocks, bits, dtype, channels_last) -> Callable[[], o
     return run
 
 
+def with_mask(dtype: torch.dtype) -> Callable[[], object]:
+    def run() -> None:
+        for size, blocks in ((56, (7, 7)), (14, (1, 1)), (7, (1, 1))):
+            gpu.split_maps_masked(empty((256, 64, size, size), dtype), 2, *blocks, 1, 0.0, 6.0)
+
+    return run
+
+
+def finished(dtype: torch.dtype, channels_last: bool) -> Callable[[], object]:
+    def run() -> None:
+        low = empty((256, 64, 7, 7), torch.bfloat16, channels_last)
+        codes = empty((256, 64, 784), torch.uint8)
+        metadata, channels = empty((256, 64), torch.bfloat16), empty((64,), torch.float32)
+        given = (low, codes, metadata, metadata, 2, 56, 56, dtype, channels_last)
+        for mask in (None, empty((256 * 64 * 392,), torch.uint8)):
+            gpu.merge_maps_affine(*given, channels, channels, mask)
+
+    return run
+
+
 def masks(dtype: torch.dtype) -> Callable[[], object]:
     def run() -> None:
         gpu.pack_mask(empty((1 << 20,), dtype), 0.0, 6.0)
@@ -91,6 +111,9 @@ def coded(dtype: torch.dtype, dither: bool, channels_last: bool) -> Callable[[],
 def cases() -> dict[str, Callable[[], object]]:
     return {
         **{f"maps {name}": split_and_merge(*case) for name, case in MAPS.items()},
+        **{f"with mask {dtype}": with_mask(dtype) for dtype in (torch.float32, torch.bfloat16)},
+        **{f"finished {last}": finished(torch.float32, last) for last in (False, True)},
+        "finished bf16": finished(torch.bfloat16, False),
         "samples": samples((64, 3136), torch.float32, False),
         "samples bf16 transposed": samples((64, 3136), torch.bfloat16, True),
         "coded": coded(torch.float32, False, False),
@@ -102,8 +125,8 @@ def cases() -> dict[str, Callable[[], object]]:
     }
 
 
-QUICK = ("maps 56", "maps 112 bf16 last", "samples", "coded dithered", "pooling False")
-QUICK += (f"mask {torch.float32}",)
+QUICK = ("maps 56", "maps 112", "maps 112 bf16 last", "samples", "coded dithered", "pooling False")
+QUICK += (f"mask {torch.float32}", f"with mask {torch.float32}", "finished True")
 
 
 def launches(quick: bool = False) -> dict[str, gpu_launch.Launch]:
@@ -118,7 +141,8 @@ def launches(quick: bool = False) -> dict[str, gpu_launch.Launch]:
             found[f"{call.kernel.__name__} ({i}): {name}"] = call
             if call.constants.get("WIDE") == 0 and not quick:
                 constants = {**call.constants, "WIDE": 1}
-                warps = call.warps * (2 if call.kernel.__name__ == "split_streamed" else 1)
+                # A map that counts with 64 bits is too large for a program that is alone.
+                warps = 8 if call.kernel.__name__ == "split_streamed" else call.warps
                 wide = dataclasses.replace(call, constants=constants, warps=warps)
                 found[f"{call.kernel.__name__} ({i}), wide: {name}"] = wide
     return found

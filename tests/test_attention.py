@@ -89,11 +89,18 @@ def test_exact_copies_give_the_stock_gradients(form: Form) -> None:
 def test_output_and_statistics_are_rebuilt(form: Form) -> None:
     _, ledger = gradients(form, "division", bits=4)
     rows = {row.slot: row for row in ledger.rows if row.node.startswith("ScaledDot")}
-    for slot in ("query", "key", "value"):
-        assert rows[slot].codec == "division"
-        assert rows[slot].bytes_after < N * HEADS * T * D * 4 / 6
+    stored = rows["query, key, value"]  # parts of one projection: one copy
+    assert stored.codec == "division"
+    assert stored.bytes_before == 3 * N * HEADS * T * D * 4
+    assert stored.bytes_after < stored.bytes_before / 6
     for slot in ("output", "logsumexp"):
         assert (rows[slot].codec, rows[slot].bytes_after) == ("rebuilt", 0)
+
+
+def test_separate_inputs_have_copies_of_their_own() -> None:
+    with division.capture("division") as ledger:
+        fused(*(torch.randn(N, HEADS, T, D, requires_grad=True) for _ in range(3)))
+    assert [row.slot for row in ledger.rows if row.compressed][-3:] == ["query", "key", "value"]
 
 
 def test_all_five_agree_with_the_stored_inputs() -> None:

@@ -25,6 +25,7 @@ def test_every_method_is_measured_in_every_round_and_recorded_once(tmp_path: Pat
     assert ratios["vanilla"].value == 1.0
     assert ratios["division"].value > 0
     assert ratios["division-published"].options == {
+        "bits": 2,
         "align": "reference",
         "share": False,
         "fine_bits": 2,

@@ -377,3 +377,28 @@ def test_a_frozen_weight_is_no_activation() -> None:
     y.sum().backward()
     assert (512, 512) not in {row.shape for row in ledger.rows}
     assert ledger.kernels == "cpu"
+
+
+def test_a_copy_that_two_layers_read_is_decompressed_once() -> None:
+    """It stays until the second has read it, or until another as large is decompressed."""
+    torch.manual_seed(0)
+    left, right = nn.Conv2d(8, 4, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+    wide, x = nn.Conv2d(4, 16, 1), torch.randn(4, 8, 24, 24)
+
+    class Calls(torch.utils._python_dispatch.TorchDispatchMode):
+        merged = 0
+
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            self.merged += operator.name() == "division::merge_maps"
+            return operator(*args, **(kwargs or {}))
+
+    with division.capture("division"):
+        y = left(x) + right(x)
+    with Calls() as calls:
+        y.sum().backward()
+    assert calls.merged == 1
+    with division.capture("division"):
+        y = wide(left(x)).tanh().sum() + right(x).sum()
+    with Calls() as calls:
+        y.backward()
+    assert calls.merged == 4  # x twice: the result of tanh is larger and comes in between

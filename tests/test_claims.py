@@ -145,7 +145,7 @@ def test_gradient_errors_are_compared_at_every_state_of_one_setting(results: Pat
     alone = {"label": "division-low", "at": "end", "optim.lr": 9.0}
     rows.append(row(experiment="errors", metric="gradient_error", value=9.0, config=alone))
     write_rows(results, *rows)
-    found = Measures(results)("error_ratio division-low division-high")
+    found = Measures(results)("error_ratio division-low division-high resnet20")
     assert found.value == pytest.approx(0.7 / 0.8)
     assert "worst of 2 states" in found.of
 

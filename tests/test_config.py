@@ -141,3 +141,10 @@ def test_a_multirun_leaves_readable_folders_and_no_double_rows(tmp_path: Path) -
         for seed in (0, 1)
     }
     assert folders == wanted
+
+
+def test_a_profile_with_some_of_its_models() -> None:
+    profile = grid.load("cifar")
+    assert list(grid.with_models(profile, ["vit_micro"]).models) == ["vit_micro"]
+    with pytest.raises(ValueError, match="table1-cifar has no model 'vit'; choose from: resnet20"):
+        grid.with_models(profile, ["vit"])

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from test_benchmark import config as benchmark_config
 from torch import Tensor
 
-from experiments import benchmark, device, peak, timing, train
+from experiments import benchmark, device, peak, train
 from experiments.config import FOLDER, compose_train
 
 
@@ -63,8 +63,6 @@ def test_time_is_that_of_events_around_the_task(card: Card) -> None:
 
     assert device.gpu_seconds(task) == 0.25
     assert card.calls == ["synchronize", "record", "task", "record", "synchronize"]
-    (first, _) = timing.alternate({"a": task, "b": task}, 2, 0, device.gpu_seconds)
-    assert first == {"a": 0.25, "b": 0.25}
 
 
 def test_memory_is_that_of_the_counters(card: Card) -> None:

@@ -7,11 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_equal import equal_rows
 from test_record import row
 
 from experiments import draw, kinds, pictures, record
+from experiments.equal import states_of
 from experiments.figures import (
     curves,
+    equal,
+    families,
     frames,
     layers,
     maps,
@@ -57,6 +61,9 @@ def error_rows() -> list[record.Row]:
             ("division", {}, 2.9, 0.4),
             ("division-4", {"bits": 4}, 4.9, 0.1),
             ("division-low", {"keep": "low"}, 0.7, 0.7),
+            ("division-published", families.PUBLISHED, 3.0, 0.45),
+            ("division-recompute", {"recompute": True}, 2.2, 0.42),
+            ("division-recompute-3", {"recompute": True, "bits": 3}, 2.9, 0.2),
             ("pooling", {}, 20.0, 0.3),
             ("pooling-all", {"scope": "all"}, 8.0, 0.35),
             ("checkpoint", {}, 10.0, 0.0),
@@ -98,6 +105,8 @@ def table1_frames() -> tuple[pd.DataFrame, pd.DataFrame]:
         bench += [
             row(metric="throughput_ratio", method=method, config=config, **speeds),
             row(metric="peak_bytes", method=method, value=saved * MIB, config=config),
+            row(metric="saved_bytes", method=method, value=saved * MIB, config=config),
+            row(metric="original_bytes", method=method, value=32 * MIB, config=config),
         ]
     return frame_of(trained), frame_of(bench)
 
@@ -123,9 +132,11 @@ def test_rate_shows_lines_by_bits_and_exact_methods_on_the_floor(tmp_path: Path)
     panel = drawing.figure.axes[0]
     lines = {c.get_label(): c.lines[0].get_xydata().tolist() for c in panel.containers}
     assert lines["division"] == [[2.9, 0.4], [4.9, 0.1]]  # the part without high frequencies is out
+    assert lines["division, as published"] == [[3.0, 0.45]]
+    assert lines["division, recompute"] == [[2.2, 0.42], [2.9, 0.2]]
     assert lines["pooling, everything"] == [[8.0, 0.35]]
     assert lines["checkpoint"][0][1] == pytest.approx(0.1 / 3)
-    assert panel.get_xlabel() == "bits an element"
+    assert panel.get_xlabel() == "stored, bits an element"
     assert "3 batches of 64 images" in drawing.caption
     assert "resnet20 on digits" in drawing.caption
 
@@ -133,6 +144,9 @@ def test_rate_shows_lines_by_bits_and_exact_methods_on_the_floor(tmp_path: Path)
 def test_a_variant_of_a_method_gets_a_line_of_its_own() -> None:
     assert rate.variant("division", {"bits": 3}) == ""
     assert rate.variant("division", {"bits": 3, "recompute": True}) == "recompute"
+    assert rate.variant("division", {"recompute": "deep"}) == "recompute deep"
+    assert rate.variant("division", {"ratio": 12.0, "recompute": True}) == "budget, recompute"
+    assert rate.variant("division", families.PUBLISHED) == "as published"
     assert rate.variant("lossy", {"target": 0.1}) == "convolutions only"
     assert rate.variant("lossy", {"target": 0.1, "scope": "all"}) == "everything"
 
@@ -173,7 +187,60 @@ def test_pareto_has_bars_over_seeds_and_a_second_panel_with_speed(tmp_path: Path
     check(drawing, tmp_path)
     assert len(drawing.figure.axes) == 2
     assert "n = 2" in drawing.caption
+    assert "5 rounds" in drawing.caption
     assert len(pareto.draw(trained, bench[:0]).figure.axes) == 1
+
+
+def test_variants_of_division_stand_beside_it_in_the_order_of_their_families() -> None:
+    _, bench = table1_frames()
+    variants = []
+    for options, saved in (({"recompute": True, "bits": 3}, 2.5), (families.PUBLISHED, 3.5)):
+        common = {"method": "division", "options": options}
+        variants += [
+            row(metric="throughput_ratio", value=0.8, p20=0.7, p80=0.9, n=5, **common),
+            row(metric="saved_bytes", value=saved * MIB, **common),
+            row(metric="original_bytes", value=32 * MIB, **common),
+        ]
+    table = pareto.steps(pd.concat([frame_of(variants), bench]))
+    names = ["division", "division, as published", "division, recompute, 3 bits"]
+    assert list(table.index) == ["vanilla", *names, "pooling"]
+    assert table.loc[names, "bits"].tolist() == [3.0, 3.5, 2.5]
+    assert table.loc[names[2], "speed"] == 0.8
+
+
+def test_every_family_of_division_looks_different() -> None:
+    assert len(set(families.LOOKS.values())) == len(families.LOOKS)
+
+
+def test_runs_with_recompute_join_those_of_the_profile(tmp_path: Path) -> None:
+    def run(seed: int, **more: object) -> record.Row:
+        settings = {"optim.lr": 0.1, "seed": seed, "method.name": "division", **more}
+        options = {"bits": 2, "recompute": True}
+        return row(method="division", seed=seed, options=options, config=settings)
+
+    own = frame_of([row(method="vanilla", config={"optim.lr": 0.1, "seed": 0})])
+    beside = [run(1, **{"method.recompute": True}), run(0, **{"optim.lr": 0.3})]
+    record.append(tmp_path, record.complete(beside))
+    assert draw.beside(own, tmp_path)["seed"].tolist() == [1]
+
+
+def test_equal_bytes_has_a_panel_for_every_network_and_a_line_for_every_state(
+    tmp_path: Path,
+) -> None:
+    drawing = equal.draw(states_of(record.complete(equal_rows())))
+    check(drawing, tmp_path)
+    assert [axes.get_title() for axes in drawing.figure.axes] == [
+        "resnet20 on cifar10",
+        "wrn16_4 on cifar10",
+    ]
+    lines = [
+        line.get_xydata().round(3).tolist()
+        for line in drawing.figure.axes[0].lines
+        if line.get_label() == "division, recompute"
+    ]
+    assert lines == [[[0.6, 0.9], [0.9, 0.5]]] * 2  # 4 bits are beyond the panel
+    assert "start 0, end 9" in drawing.caption
+    assert texts(drawing).split("\n")[-2:] == ["end", "start"]
 
 
 def test_throughput_has_a_line_for_every_label(tmp_path: Path) -> None:

@@ -88,8 +88,20 @@ def test_maps(size, channels_last):
     with recording() as calls:
         parts = gpu.split_maps(x, 2, size // 8, size // 8, 0, 1)
         gpu.merge_maps(*parts, 2, size, size, torch.float16, channels_last)
-    for call in calls:
-        check(call, whole=(0, 1, 2, 3, 4))
+        channels, mask = empty((1001,), torch.float32), empty((-(-x.numel() // 8),), torch.uint8)
+        kind = (2, size, size, torch.float16, channels_last)
+        gpu.merge_maps_affine(*parts, *kind, channels, channels, mask)
+    split, merge, finish = calls
+    check(split, whole=(0, 1, 2, 3, 4))
+    check(merge, whole=(0, 1, 2, 3, 7))
+    check(finish, whole=(0, 1, 2, 3, 6, 7))
+
+
+def test_maps_with_their_mask():
+    x = empty((2**31 // (1001 * 256) + 2, 1001, 16, 16), torch.bfloat16)
+    with recording() as calls:
+        gpu.split_maps_masked(x, 2, 2, 2, 1, 0.0, torch.nan)
+    check(calls[0], whole=(0, 1, 2, 3, 4, 5))
 
 
 def test_one_sample_may_be_that_large():
@@ -101,7 +113,7 @@ def test_one_sample_may_be_that_large():
     split, merge = calls
     assert split.constants["LAST"] == merge.constants["LAST"] == 1
     check(split, whole=(0, 2, 3, 4))
-    check(merge, whole=(1, 2, 3, 4))
+    check(merge, whole=(1, 2, 3, 7))
 
 
 def test_one_map_may_be_that_large():
@@ -111,7 +123,7 @@ def test_one_map_may_be_that_large():
     metadata = empty((1, 3), torch.bfloat16)
     with recording() as calls:
         gpu.merge_maps(low, codes, metadata, metadata, 2, 1, 2**31 + 36, torch.half, False)
-    check(calls[0], whole=(1, 2, 3, 4))
+    check(calls[0], whole=(1, 2, 3, 7))
 
 
 def test_masks_and_windows():

@@ -10,7 +10,7 @@ from test_kernels import CONTENTS, DTYPES, SEQUENCES, SIZES, assert_same, maps, 
 from torch import Tensor
 
 from division import frequency
-from division.kernels import gpu
+from division.kernels import cpu, gpu
 
 LARGE = ((70, 66), (48, 90), (1, 4500), (33, 40))  # streamed, in at least one of the layouts
 FEW = settings(deadline=None, derandomize=True, max_examples=25)
@@ -94,3 +94,53 @@ def test_maps_that_are_read_twice(size, bits, channels_last):
 def test_products_of_sizes_beyond_32_bits():
     """A block is found by position * blocks // size, which needs 64 bits long before a map does."""
     check_maps(torch.randn(1, 1, 1, 66000), 2, 1, 33000, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks"),
+    [
+        ((2, 5, 16, 16), (2, 2)),
+        ((3, 7, 56, 56), (7, 7)),
+        ((2, 90, 7, 7), (1, 1)),
+        ((5, 3, 14, 9), (1, 1)),
+        ((2, 5, 12, 12), (0, 0)),
+        ((1, 3, 70, 66), (8, 8)),  # not on chip: the mask has a pass of its own
+        ((1, 1, 1, 3), (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_mask_made_in_the_same_pass(shape, blocks, dtype):
+    """Its blocks of 512 elements end where no map does."""
+    x = maps(shape, "normal", dtype, False)
+    for bounds in ((0.0, torch.nan), (-0.3, 0.3)):
+        expected = frequency.split_maps_masked(x, 2, *blocks, 5, *bounds)
+        for backend in (gpu, cpu):
+            found = backend.split_maps_masked(x, 2, *blocks, 5, *bounds)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "blocks", "bits"),
+    [
+        ((2, 5, 16, 16), (2, 2), 2),
+        ((3, 7, 28, 28), (3, 3), 3),
+        ((2, 9, 7, 7), (1, 1), 2),
+        ((1, 3, 70, 66), (8, 8), 8),
+        ((2, 50, 9, 5), (1, 1), 1),
+        ((1, 3, 2, 3), (0, 0), 7),
+    ],
+)
+def test_maps_are_scaled_shifted_and_masked_on_the_way(shape, blocks, bits, dtype, channels_last):
+    x = maps(shape, "normal", torch.float32, channels_last)
+    if dtype != torch.bfloat16:  # torch decides which of its NaNs
+        x[0, 0] = torch.nan
+    last = frequency.is_channels_last(x)
+    parts = frequency.split_maps(x, bits, *blocks, 0, 7)
+    factor, term = torch.randn(2, shape[1])
+    bits_of_mask = gpu.pack_mask(torch.randn(x.numel()), 0.0, torch.nan)
+    for mask in (None, bits_of_mask):
+        given = (*parts, bits, *shape[2:], dtype, last, factor, term, mask)
+        assert_same(gpu.merge_maps_affine(*given), frequency.merge_maps_affine(*given))

@@ -1,13 +1,15 @@
 """The GPU kernels on masks and window indices, interpreted, give the definition's bytes."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kernels import DTYPES, GEOMETRY, assert_same
 
+import division
 from division import bits as bitpack
-from division import windows
+from division import kernels, windows
 from division.kernels import gpu
 
 FEW = settings(deadline=None, derandomize=True, max_examples=60)
@@ -80,3 +82,21 @@ def test_planes_of_more_positions_than_32_bits_count():
     assert int(index.max()) > 2**31
     assert_same(gpu.unpack_window_index(packed, *geometry), index)
     assert_same(gpu.pack_window_index(index, *geometry), packed)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layer", [F.relu, F.leaky_relu])
+def test_a_backward_takes_bytes_for_a_result(layer, dtype, in_place):
+    """What ReLU saves may come back as bytes: a quarter of what its backward reads of fp32."""
+    x = torch.randn(3, 5, 40, 40).to(dtype).requires_grad_()
+    gradient = torch.randn(3, 5, 40, 40).to(dtype)
+    (expected,) = torch.autograd.grad(layer(x * 1, inplace=in_place), x, gradient)
+    with kernels.use("gpu"):
+        with division.capture("division"):
+            y = layer(x * 1, inplace=in_place)
+        saves_result = "_saved_result" in dir(y.grad_fn)
+        saved = y.grad_fn._saved_result if saves_result else y.grad_fn._saved_self
+        assert saved.dtype == (torch.uint8 if saves_result else dtype)
+        (found,) = torch.autograd.grad(y, x, gradient)
+    assert_same(found, expected)

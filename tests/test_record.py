@@ -1,6 +1,8 @@
 """Rows: complete provenance, safe appends, nothing half written, nothing guessed."""
 
 import multiprocessing
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,8 +92,8 @@ def test_the_order_of_settings_does_not_matter() -> None:
 
 def test_rounds_alternate_and_ratios_are_within_a_round() -> None:
     order: list[str] = []
-    tasks = {name: (lambda name=name: order.append(name)) for name in "abc"}
-    assert len(list(alternate(tasks, rounds=2, warmup=1))) == 2
+    tasks = {name: (lambda name=name: order.append(name) or 1.0) for name in "abc"}
+    assert list(alternate(tasks, rounds=2, warmup=1)) == [dict.fromkeys("abc", 1.0)] * 2
     assert "".join(order) == "abc" + "abc" + "cba"
     measured = [{"a": 1.0, "b": 2.0}, {"a": 10.0, "b": 5.0}, {"a": 3.0, "b": 3.0}]
     assert ratios(measured, "a")["b"] == Quantiles(1.0, 0.7, 1.6, 3)
@@ -99,8 +101,20 @@ def test_rounds_alternate_and_ratios_are_within_a_round() -> None:
 
 def test_an_unwritable_folder_is_named_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
+    started = []
     with pytest.raises(OSError, match=r"results folder .*runs cannot be written"):
-        record.check_writable(tmp_path)
+        record.measured(tmp_path, lambda: started.append(True) or [])
+    assert not started
+
+
+def test_the_time_of_rows_that_are_made_one_by_one_counts(tmp_path: Path) -> None:
+    def slowly() -> Iterator[record.Row]:
+        time.sleep(0.05)
+        yield row()
+
+    (made,) = record.measured(tmp_path, slowly)
+    assert made.wall_s >= 0.05
+    assert record.load(tmp_path, "test") == [made]
 
 
 def test_only_the_same_code_counts_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

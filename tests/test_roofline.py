@@ -10,7 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import division
 from division.bits import packed_size
-from experiments import record, roofline
+from division.kernels import ops
+from experiments import record, roofline, traffic
 from experiments.config import FOLDER
 from experiments.provenance import ROOT
 from experiments.tables import roofline as table
@@ -63,6 +64,20 @@ def test_an_unknown_kernel_is_no_silent_zero() -> None:
     refused = pytest.raises(ValueError, match="the published alignment has no kernel")
     with FakeTensorMode(), refused, Meter():
         division.kernels.split_maps(torch.empty(1, 4, 14, 14), 2, 1, 1, 8, 1)
+
+
+def test_every_operator_of_ours_is_counted_or_refused() -> None:
+    assert traffic._KERNELS.keys() == ops._SCHEMAS.keys()
+    with Meter() as meter:
+        x = torch.randn(2, 64, 32).transpose(1, 2).unsqueeze(2)
+        out = torch.empty_like(x)
+        parts = division.kernels.split_maps(x, 2, 1, 1, 0, 1)
+        division.kernels.merge_maps_into(*parts, 2, out)
+    moved = {each.name: each.moved for each in meter.work}
+    assert moved["division::merge_maps_into"] == sum(t.nbytes for t in (*parts, out))
+    refused = pytest.raises(ValueError, match="Huffman coding has no GPU kernel")
+    with refused, Meter():
+        division.kernels.pack_huffman(torch.randn(100), 0.01, False, 1)
 
 
 def test_time_is_the_longer_of_bytes_and_flops() -> None:

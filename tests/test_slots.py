@@ -1,5 +1,6 @@
 """The slot table against torch's own list of derivatives: names cannot drift unnoticed."""
 
+import inspect
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torchgen
 import yaml
 
-from division.again import _LAYERS
+from division.again import _LAYERS, _weight_and_bias
 from division.attention import AS_A_WHOLE
 from division.fused import FUSED, INPUTS
 from division.slots import SLOTS
@@ -16,11 +17,23 @@ from division.slots import SLOTS
 SAVED: dict[str, set[str]] = {
     **{node: {"result"} for node in AS_A_WHOLE.keys() - FUSED.keys()},
     **{node: {*INPUTS, *kind.outputs, "dropout_p", "is_causal"} for node, kind in FUSED.items()},
-    "NativeBatchNormBackward0": {"result1", "result2", "running_mean", "running_var", "eps"},
-    "CudnnBatchNormBackward0": {"result1", "result2", "running_mean", "running_var", "epsilon"},
 }
+
+
+def asked_of(node: str) -> set[str]:
+    """Return what a layer that is computed again asks of its node, by its source."""
+    source = inspect.getsource(_LAYERS[node])
+    if "_weight_and_bias(" in source:
+        source += inspect.getsource(_weight_and_bias)
+    asked = set(re.findall(r"_saved_(\w+)", source))
+    # Batch norms call the same number by two names: each node has one of them.
+    return asked - {"epsilon" if node.startswith("Native") else "eps"}
+
+
 NAMED = {
-    node: set(SLOTS.get(node, ())) | SAVED.get(node, set())
+    node: set(SLOTS.get(node, ()))
+    | SAVED.get(node, set())
+    | (asked_of(node) if node in _LAYERS else set())
     for node in dict.fromkeys((*SLOTS, *SAVED, *_LAYERS))
 }
 ON_CUDA = {
@@ -64,6 +77,13 @@ def test_every_node_and_slot_exists(node: str, known: dict[str, set[str]]) -> No
 def test_the_nodes_that_only_a_gpu_builds_are_there() -> None:
     assert NAMED.keys() >= ON_CUDA
     assert all(NAMED[node] for node in ON_CUDA)
+
+
+def test_what_layers_ask_for_is_found_in_their_source() -> None:
+    assert asked_of("NativeLayerNormBackward0") == {"result1", "result2", "weight", "bias"}
+    assert asked_of("GeluBackward0") == {"approximate"}
+    assert {"weight", "training", "eps"} <= asked_of("NativeBatchNormBackward0")
+    assert {"group", "weight"} <= asked_of("NativeGroupNormBackward0")
 
 
 def test_a_wrong_name_would_be_noticed(known: dict[str, set[str]]) -> None:

@@ -71,10 +71,27 @@ def test_a_vit_keeps_its_tokens_as_maps() -> None:
         img_size=(32, 48), patch_size=4, embed_dim=48, depth=1, num_heads=3, num_classes=5
     )
     ledger = division.measure(division.compress(model), torch.randn(4, 3, 32, 48))
-    size = 4 * 48 * (96 * 2 // 8 + 1 * 1 * 2 + 4) + 4 * 48 * 2  # maps of 8 x 12, and a class token
+    size = 4 * 48 * (96 * 4 // 8 + 1 * 1 * 2 + 4) + 4 * 48 * 2  # maps of 8 x 12, and a class token
     norm = next(r for r in ledger.rows if r.site == "blocks.0.norm1")
     assert norm.bytes_after == size
     linear = next(r for r in ledger.rows if r.site == "blocks.0.attn.qkv")
     assert linear.bytes_after == size
-    query = next(r for r in ledger.rows if r.slot == "query")
-    assert query.bytes_after == size
+    attention = next(r for r in ledger.rows if r.slot == "query, key, value")
+    assert attention.bytes_after == 3 * size
+
+
+def test_tokens_have_more_bits_unless_told_otherwise() -> None:
+    def sizes(**options: object) -> dict[str, int]:
+        torch.manual_seed(0)
+        conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+        model = nn.Sequential(conv, nn.Flatten(2), nn.LayerNorm(28 * 28), nn.Linear(28 * 28, 64))
+        division.compress(model, **options)
+        ledger = division.measure(model, torch.randn(4, 3, 32, 32))
+        return {row.site: row.bytes_after for row in ledger.rows if row.codec == "division"}
+
+    usual, two, four = sizes(), sizes(bits=2), sizes(bits=4)
+    assert usual["0.1"] == two["0.1"] < four["0.1"]  # maps
+    for site in ("2", "3"):
+        assert usual[site] == four[site] > two[site]
+    given = sizes(overrides={"3": {"block": 16}, "2": {"bits": 2}})
+    assert (given["3"], given["2"]) == (usual["3"], two["2"])

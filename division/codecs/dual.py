@@ -83,6 +83,20 @@ class Dual(Codec):
         kept = {"both": NAMES, "low": ("low",), "high": NAMES[1:]}[self.keep]
         return {name: tensors[name] for name in kept}
 
+    def compress_masked(
+        self, x: Tensor, seed: int, low: float, high: float
+    ) -> tuple[Packed, Tensor] | None:
+        """Pack the mask of contiguous maps in the pass that compresses them."""
+        plain = x.is_contiguous() and self.keep == "both" and self.rounding == "stochastic"
+        blocks = self._blocks(x.shape, True, 1) if plain and self.takes(x.dtype) else None
+        if blocks is None or blocks.window:
+            return None
+        maps = view_maps(x.detach(), blocks.maps, 1)
+        cut = (blocks.rows, blocks.cols)
+        *parts, mask = kernels.split_maps_masked(maps, self.bits, *cut, seed, low, high)
+        tensors = dict(zip(NAMES, parts, strict=True))
+        return Packed(tensors, x.shape, x.dtype, torch.contiguous_format), mask
+
     def _unpack(self, packed: Packed) -> Tensor:
         contiguous = packed.memory_format == torch.contiguous_format
         blocks = self._blocks(packed.shape, contiguous, packed.channel)

@@ -30,6 +30,7 @@ class Mask(Codec):
     high: float = math.nan
     outside: float = 0.0
     inside: float = 1.0
+    of_result: bool = False  # of what a layer returns: may come back as bytes, and may wait
     check: bool = True  # refuse NaN and Inf, which one bit cannot tell from finite numbers
     name: ClassVar[str] = "mask"
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (*FLOAT_TYPES, torch.bool)
@@ -42,8 +43,10 @@ class Mask(Codec):
         return {"bits": kernels.pack_mask(flatten_memory(x), self.low, self.high)}
 
     def _unpack(self, packed: Packed) -> Tensor:
-        values = (self.outside, self.inside, packed.dtype)
-        flat = kernels.unpack_mask(packed.tensors["bits"], packed.shape.numel(), *values)
+        bits = packed.tensors["bits"]
+        in_bytes = self.of_result and kernels.takes_byte_masks(bits.device)
+        values = (self.outside, self.inside, torch.uint8 if in_bytes else packed.dtype)
+        flat = kernels.unpack_mask(bits, packed.shape.numel(), *values)
         return unflatten_memory(flat, packed.shape, packed.memory_format)
 
 

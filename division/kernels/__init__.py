@@ -1,6 +1,6 @@
 """Fast twins of the definitions, as torch operators; `use` forces a backend."""
 
-from division.kernels.dispatch import BACKENDS, active, use
+from division.kernels.dispatch import BACKENDS, active, takes_byte_masks, use
 from division.kernels.ops import (
     group_ranges,
     merge_maps,
@@ -12,6 +12,7 @@ from division.kernels.ops import (
     pack_mask,
     pack_window_index,
     split_maps,
+    split_maps_masked,
     split_samples,
     unpack_bounded,
     unpack_huffman,
@@ -32,7 +33,9 @@ __all__ = [
     "pack_mask",
     "pack_window_index",
     "split_maps",
+    "split_maps_masked",
     "split_samples",
+    "takes_byte_masks",
     "unpack_bounded",
     "unpack_huffman",
     "unpack_mask",

@@ -102,6 +102,13 @@ def split_maps(
     return low, codes, offset, scale
 
 
+def split_maps_masked(
+    x: Tensor, bits: int, rows: int, cols: int, seed: int, low: float, high: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compress maps and pack a mask of them, as `frequency.split_maps_masked`."""
+    return *split_maps(x, bits, rows, cols, 0, seed), pack_mask(x.flatten(), low, high)
+
+
 def merge_maps(
     low: Tensor,
     codes: Tensor,

@@ -50,6 +50,14 @@ def active(device: torch.device) -> str:
     return backend
 
 
+def takes_byte_masks(device: torch.device) -> bool:
+    """Tell whether masks are best given to the backward of a layer as bytes.
+
+    A GPU casts what an operator reads inside its loop; a CPU would make a whole cast copy first.
+    """
+    return (_forced.get() or _USUAL.get(device.type)) == "gpu"
+
+
 def _trouble(backend: str, device: torch.device) -> str | None:
     if backend == "gpu":
         return gpu.usable(device)

@@ -18,6 +18,7 @@ from division.kernels.gpu_launch import module
 
 KERNELS = {  # operator: the module that starts its kernel
     "split_maps": "gpu_maps_host",
+    "split_maps_masked": "gpu_maps_host",
     "merge_maps": "gpu_maps_host",
     "merge_maps_into": "gpu_maps_host",
     "merge_maps_affine": "gpu_maps_host",
@@ -37,7 +38,6 @@ WITHOUT = {  # operator: why the definition computes it on a GPU, too
 }
 PARTLY = {  # operator: what its kernel leaves to the definition
     "split_maps": "a window (the published alignment); blocks of 2**24 elements or more",
-    "merge_maps_affine": "the scale, the shift and the mask, after its kernel",
     "group_ranges": "groups of more than 4096 elements",
     "split_samples": "groups of more than 4096 elements",
     "merge_samples": "groups of more than 4096 elements",

@@ -9,7 +9,10 @@ channels of one sample, else neighbouring maps; memory is addressed with 64 bits
 import triton
 import triton.language as tl
 
-from division.kernels.gpu_common import from_bf16, store_float, whole
+from division.bits import MASK_BLOCK
+from division.kernels.gpu_common import from_bf16, grid_of, inverse_of, store_float, whole
+
+_BLOCK: tl.constexpr = tl.constexpr(MASK_BLOCK)
 
 
 @triton.jit
@@ -56,10 +59,30 @@ def block_of(position, height, width, rows, cols):
 
 
 @triton.jit
+def store_grid(offset, scale, index, exists, least, most, bad, bits):
+    """Store the grid of every map; return where it begins and what distances are multiplied by."""
+    d, s = grid_of(least, most, bits, bad)
+    tl.store(offset + index, d, mask=exists)
+    tl.store(scale + index, s, mask=exists)
+    return from_bf16(d)[:, None], inverse_of(from_bf16(s), bits)[:, None]
+
+
+@triton.jit
 def plane_field(packed, field, BITS: tl.constexpr, WIDTH: tl.constexpr):
     """Return what a plane adds to the codes in the given fields of its bytes."""
     FIRST: tl.constexpr = BITS - BITS % (2 * WIDTH)
     return ((packed >> (WIDTH * field)) & ((1 << WIDTH) - 1)) << FIRST
+
+
+@triton.jit
+def _bit_at(mask, element, count, inside):
+    """Return the bits of elements in a mask: `bits.pack_mask`."""
+    begin = element // _BLOCK * _BLOCK
+    stride = ((tl.minimum(count - begin, _BLOCK) + 7) // 8).to(tl.int32)
+    inner = (element - begin).to(tl.int32)
+    field = inner // tl.maximum(stride, 1)
+    place = begin // 8 + inner - field * stride
+    return ((tl.load(mask + place, mask=inside, other=0).to(tl.int32) >> field) & 1) != 0
 
 
 @triton.jit
@@ -68,6 +91,9 @@ def merge(
     codes,
     offset,
     scale,
+    factor,
+    term,
+    mask,
     out,
     maps,
     channels,
@@ -81,13 +107,17 @@ def merge(
     bytes_per_map,
     BITS: tl.constexpr,
     HAS_LOW: tl.constexpr,
+    FINISH: tl.constexpr,
     KIND: tl.constexpr,
     LAST: tl.constexpr,
     WIDE: tl.constexpr,
     LANES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Rebuild what TILE bytes of the widest plane hold, at every place they stand for."""
+    """Rebuild what TILE bytes of the widest plane hold, at every place they stand for.
+
+    FINISH is 1 where channels are scaled and shifted, 2 where a mask is applied, too.
+    """
     program = tl.program_id(0)
     sample, channel, index, exists = lanes_of(program // chunks, maps, channels, LANES, LAST)
     height, width = whole(height, WIDE), whole(width, WIDE)
@@ -101,6 +131,9 @@ def merge(
     packed = tl.load(codes + place, mask=here, other=0).to(tl.int32)
     d = from_bf16(tl.load(offset + index, mask=exists, other=0))[:, None]
     s = from_bf16(tl.load(scale + index, mask=exists, other=0))[:, None]
+    if FINISH:
+        f = tl.load(factor + channel % channels, mask=exists, other=0.0)[:, None]
+        t = tl.load(term + channel % channels, mask=exists, other=0.0)[:, None]
     for j in tl.static_range(8 // WIDTH):
         position = item + j * stride
         inside = exists[:, None] & ((item < stride) & (position < size))[None, :]
@@ -121,4 +154,10 @@ def merge(
             mean = place_of(sample, channel, block, rows * cols, channels, LAST)
             base = from_bf16(tl.load(low + mean, mask=inside, other=0)) + d
         target = element_of(sample, channel, position, size, step, sample_step, LAST)
-        store_float(out + target, base + code.to(tl.float32) * s, inside, KIND)
+        value = base + code.to(tl.float32) * s
+        if FINISH:
+            value = value * f + t
+        if FINISH == 2:
+            count = tl.full([], 1, tl.int64) * maps * size
+            value = tl.where(_bit_at(mask, target, count, inside), value, 0.0)
+        store_float(out + target, value, inside, KIND)

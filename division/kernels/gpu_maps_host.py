@@ -1,10 +1,12 @@
 """Prepares memory for the kernels on maps, and chooses tiles. Can be imported without Triton."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from division import bits as bitpack
-from division.frequency import channels_last_steps, finish_maps, is_channels_last
+from division.frequency import channels_last_steps, is_channels_last
 from division.frequency import split_maps as split_by_definition
 from division.kernels.gpu_launch import KINDS, keys_of, launch, module, power_of_two, raw
 
@@ -14,6 +16,8 @@ ON_CHIP_LAST = 8192  # the same where maps lie side by side: fewer would waste w
 _LANES_LAST = 8  # neighbouring channels that a program reads at least: 32 bytes of fp32
 _LONGEST_SUM = 32  # rows and columns of a block, from which exchanging registers costs too much
 _LARGEST_BLOCK = 2**24  # elements: fp32 counts no further, and a mean is a sum times 1 / count
+NEARBY = 16384  # elements of a map that its program reads a second time from a cache: see ALONE
+ALONE = 32  # warps of a program that leaves no room for others: 64 KiB then fit in the L1 cache
 _STREAM_TILE = 1024  # elements that a program has at a time
 _MERGE_TILE = 1024  # bytes of codes that a program unpacks
 _MERGE_LANES = 32  # of neighbouring channels, where maps lie side by side
@@ -23,10 +27,39 @@ def split_maps(
     x: Tensor, bits: int, rows: int, cols: int, window: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compress maps as `frequency.split_maps`; a window must tile the map or cover it."""
+    if _has_too_large_blocks(x.shape, rows, cols):
+        return split_by_definition(x, bits, rows, cols, window, seed)
+    return _split(x, bits, rows, cols, seed, None, ())
+
+
+def split_maps_masked(
+    x: Tensor, bits: int, rows: int, cols: int, seed: int, low: float, high: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compress maps and pack a mask of them, as `frequency.split_maps_masked`."""
+    if split_plan(x.shape, rows, cols, bits, False)[0] != "split_resident":
+        mask = module("gpu_masks").pack_mask(x.flatten(), low, high)
+        return *split_maps(x, bits, rows, cols, 0, seed), mask
+    mask = x.new_empty(bitpack.packed_size(x.numel(), 1), dtype=torch.uint8)
+    bounds = module("gpu_masks").bounds_of(low, high, x.dtype)
+    return *_split(x, bits, rows, cols, seed, mask, bounds), mask
+
+
+def _has_too_large_blocks(shape: torch.Size, rows: int, cols: int) -> bool:
+    return bool(rows) and -(-shape[2] // rows) * -(-shape[3] // cols) >= _LARGEST_BLOCK
+
+
+def _split(
+    x: Tensor,
+    bits: int,
+    rows: int,
+    cols: int,
+    seed: int,
+    mask: Tensor | None,
+    bounds: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Start the kernel that suits some maps; one that keeps them on chip may pack a mask, too."""
     n, c, height, width = x.shape
     edges = (-(-height // max(rows, 1)), -(-width // max(cols, 1)))
-    if rows and edges[0] * edges[1] >= _LARGEST_BLOCK:
-        return split_by_definition(x, bits, rows, cols, window, seed)
     channels_last = is_channels_last(x)
     x = x.detach() if channels_last else x.detach().contiguous()
     size = bitpack.packed_size(height * width, bits)
@@ -39,11 +72,18 @@ def split_maps(
     scale = torch.empty_like(offset)
     steps = channels_last_steps(x) if channels_last else (1, n * c * height * width)
     name, lanes, warps, tiles = split_plan(x.shape, rows, cols, bits, channels_last)
+    tensors: tuple[Tensor, ...] = (raw(x), raw(low), codes, raw(offset), raw(scale))
+    numbers: tuple[float, ...] = (n * c, c, height, width, rows, cols, *edges, *steps, size)
+    numbers += keys_of(seed)
+    if name == "split_resident":
+        tensors += (codes if mask is None else mask,)
+        numbers += tuple(bounds or (0.0, 0.0))
+        tiles["HAS_MASK"] = int(mask is not None)
     launch(
         getattr(module("gpu_split" if name == "split_resident" else "gpu_stream"), name),
         n * -(-c // lanes) if channels_last else -(-n * c // lanes),
-        (raw(x), raw(low), codes, raw(offset), raw(scale)),
-        (n * c, c, height, width, rows, cols, *edges, *steps, size, *keys_of(seed)),
+        tensors,
+        numbers,
         warps=warps,
         BITS=bits,
         HAS_LOW=int(rows > 0),
@@ -74,8 +114,11 @@ def split_plan(
     lanes = min(maps, 32 if channels_last else max(1, 2 * _STREAM_TILE // items))
     room = max(1, _STREAM_TILE // lanes)
     wide = is_wide(height, width, rows, cols)
+    warps = 4 << wide
+    if not channels_last and lanes == 1 and height * width <= NEARBY:
+        warps = ALONE
     tiles = {"BLOCKS": min(blocks, room), "ITEMS": min(items, room), "WIDE": wide}
-    return "split_streamed", lanes, 4 << wide, tiles
+    return "split_streamed", lanes, warps, tiles
 
 
 def merge_maps(
@@ -100,6 +143,19 @@ def merge_maps_into(
     low: Tensor, codes: Tensor, offset: Tensor, scale: Tensor, bits: int, out: Tensor
 ) -> None:
     """Rebuild maps where they belong, as `frequency.merge_maps_into`."""
+    _merge(low, codes, offset, scale, bits, out, ())
+
+
+def _merge(
+    low: Tensor,
+    codes: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    bits: int,
+    out: Tensor,
+    finish: tuple[Tensor, ...],
+) -> None:
+    """Start the kernel that rebuilds maps; `finish` is a factor and a term a channel, a mask."""
     n, c, height, width = out.shape
     rows, cols = low.shape[2:]
     channels_last = is_channels_last(out)
@@ -120,10 +176,11 @@ def merge_maps_into(
     launch(
         module("gpu_maps").merge,
         tiles * chunks,
-        (*tensors, raw(out)),
+        (*tensors, *finish, *(codes,) * (3 - len(finish)), raw(out)),
         (n * c, c, height, width, rows, cols, *steps, chunks, size),
         BITS=bits,
         HAS_LOW=int(rows > 0),
+        FINISH=max(0, len(finish) - 1),
         KIND=KINDS[out.dtype],
         LAST=int(channels_last),
         WIDE=wide,
@@ -170,7 +227,9 @@ def merge_maps_affine(
     term: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
-    """Rebuild maps, then finish them, as `frequency.merge_maps_affine`."""
-    kind = (height, width, torch.float32, channels_last)
-    maps = merge_maps(low, codes, offset, scale, bits, *kind)
-    return finish_maps(maps, channels_last, factor, term, mask).to(dtype)
+    """Rebuild maps and finish them in one pass, as `frequency.merge_maps_affine`."""
+    n, c = offset.shape
+    out = empty_maps(codes, n, c, height, width, dtype, channels_last)
+    finish = tuple(part.contiguous() for part in (factor, term, mask) if part is not None)
+    _merge(low, codes, offset, scale, bits, out, finish)
+    return out

@@ -20,18 +20,18 @@ _BLOCK: tl.constexpr = tl.constexpr(bitpack.MASK_BLOCK)
 
 @triton.jit
 def _blocks(count, ROWS: tl.constexpr):
-    """Return the first element of every block, how many it has and how many bytes they take."""
+    """Return the first element of every block of this program, and of them how many exist."""
     begin = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)) * _BLOCK
-    rest = tl.minimum(tl.maximum(count - begin, 0), _BLOCK).to(tl.int32)
-    return begin[:, None], rest[:, None], (rest[:, None] + 7) // 8
+    return begin, tl.minimum(tl.maximum(count - begin, 0), _BLOCK).to(tl.int32)
 
 
 @triton.jit
-def pack_bits(x, out, count, low, high, KIND: tl.constexpr, ROWS: tl.constexpr):
-    """Pack `not (x <= low or x >= high)`."""
-    begin, rest, stride = _blocks(count, ROWS)
+def pack_blocks(x, out, begin, rest, low, high, KIND: tl.constexpr):
+    """Pack `not (x <= low or x >= high)` of the first `rest` elements of every block."""
+    begin, rest = begin[:, None], rest[:, None]
+    stride = (rest + 7) // 8
     item = tl.arange(0, _BLOCK // 8)[None, :]
-    packed = tl.full([ROWS, _BLOCK // 8], 0, tl.int32)
+    packed = tl.full([begin.shape[0], _BLOCK // 8], 0, tl.int32)
     for j in tl.static_range(8):
         position = item + j * stride
         there = (item < stride) & (position < rest)
@@ -41,10 +41,19 @@ def pack_bits(x, out, count, low, high, KIND: tl.constexpr, ROWS: tl.constexpr):
     tl.store(out + begin // 8 + item, packed.to(tl.uint8), mask=item < stride)
 
 
+@triton.jit
+def pack_bits(x, out, count, low, high, KIND: tl.constexpr, ROWS: tl.constexpr):
+    """Pack a mask, ROWS blocks a program."""
+    begin, rest = _blocks(count, ROWS)
+    pack_blocks(x, out, begin, rest, low, high, KIND)
+
+
 @triton.jit(do_not_specialize=["outside", "inside"])
 def unpack_bits(packed, out, count, outside, inside, ROWS: tl.constexpr):
     """Write the bits of one of two values for every element."""
-    begin, rest, stride = _blocks(count, ROWS)
+    begin, rest = _blocks(count, ROWS)
+    begin, rest = begin[:, None], rest[:, None]
+    stride = (rest + 7) // 8
     item = tl.arange(0, _BLOCK // 8)[None, :]
     byte = tl.load(packed + begin // 8 + item, mask=item < stride, other=0).to(tl.int32)
     for j in tl.static_range(8):
@@ -54,13 +63,18 @@ def unpack_bits(packed, out, count, outside, inside, ROWS: tl.constexpr):
         tl.store(out + begin + position, value.to(out.dtype.element_ty), mask=there)
 
 
+def bounds_of(low: float, high: float, dtype: torch.dtype) -> list[float]:
+    """Return bounds as elements of a type are compared with them: rounded to it."""
+    bounds: list[float] = torch.tensor((low, high), dtype=dtype).tolist()
+    return bounds
+
+
 def pack_mask(x: Tensor, low: float, high: float) -> Tensor:
     """Pack which elements lie inside, as `bits.pack_mask`."""
     x = x.detach().contiguous()
     if x.dtype not in (*KINDS, *_SMALL):
         return bitpack.pack_mask(x, low, high)
-    compared = torch.float32 if x.dtype in _SMALL else x.dtype
-    bounds = torch.tensor((low, high), dtype=compared).tolist()
+    bounds = bounds_of(low, high, torch.float32 if x.dtype in _SMALL else x.dtype)
     source = x.view(torch.uint8) if x.dtype in _SMALL else raw(x)
     count = x.numel()
     out = x.new_empty(-(-count // 8), dtype=torch.uint8)

@@ -5,11 +5,10 @@
 import triton
 import triton.language as tl
 
+from division.bits import MASK_BLOCK
 from division.kernels.gpu_common import (
     code_of,
     from_bf16,
-    grid_of,
-    inverse_of,
     is_finite,
     load_float,
     nearest_bf16,
@@ -17,8 +16,17 @@ from division.kernels.gpu_common import (
     noise_at,
     take,
 )
-from division.kernels.gpu_maps import block_of, element_of, first_of, lanes_of, place_of
+from division.kernels.gpu_maps import (
+    block_of,
+    element_of,
+    first_of,
+    lanes_of,
+    place_of,
+    store_grid,
+)
+from division.kernels.gpu_masks import pack_blocks
 
+_BLOCK: tl.constexpr = tl.constexpr(MASK_BLOCK)
 _INFINITY: tl.constexpr = tl.constexpr(float("inf"))
 
 
@@ -86,6 +94,7 @@ def split_resident(
     codes,
     offset,
     scale,
+    mask,
     maps,
     channels,
     height,
@@ -99,8 +108,11 @@ def split_resident(
     bytes_per_map,
     key0,
     key1,
+    mask_low,
+    mask_high,
     BITS: tl.constexpr,
     HAS_LOW: tl.constexpr,
+    HAS_MASK: tl.constexpr,
     KIND: tl.constexpr,
     LAST: tl.constexpr,
     LANES: tl.constexpr,
@@ -108,7 +120,11 @@ def split_resident(
     LINES: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """Compress LANES whole maps of up to SIZE positions."""
+    """Compress LANES whole maps of up to SIZE positions; pack a mask of contiguous ones.
+
+    Blocks of a mask do not end where maps do: a program has those that begin in its maps, and reads
+    up to 511 elements of the next ones, which its neighbour has at the same time.
+    """
     sample, channel, index, exists = lanes_of(tl.program_id(0), maps, channels, LANES, LAST)
     size = height * width
     position = tl.arange(0, SIZE)
@@ -132,16 +148,11 @@ def split_resident(
     known = inside & (residual == residual)
     least = tl.min(tl.where(known, residual, _INFINITY), 1)
     most = tl.max(tl.where(known, residual, -_INFINITY), 1)
-    d, s = grid_of(least, most, tl.full([], BITS, tl.int32), bad)
-    tl.store(offset + index, d, mask=exists)
-    tl.store(scale + index, s, mask=exists)
-
-    base = from_bf16(d)[:, None]
+    bits = tl.full([], BITS, tl.int32)
+    base, inverse = store_grid(offset, scale, index, exists, least, most, bad, bits)
     if HAS_LOW:
         base = mean + base
-    bits = tl.full([], BITS, tl.int32)
     noise = noise_at(index[:, None], position[None, :], (size + 3) // 4, key0, key1)
-    inverse = inverse_of(from_bf16(s), bits)[:, None]
     code = code_of(elements - base, inverse, noise, bits)
     start = 0
     for plane in tl.static_range(4):
@@ -153,3 +164,11 @@ def split_resident(
             there = exists[:, None] & (item < stride)[None, :]
             tl.store(codes + target, packed, mask=there)
             start += stride
+    if HAS_MASK:
+        ROWS: tl.constexpr = (LANES * SIZE + _BLOCK - 1) // _BLOCK
+        first = tl.program_id(0).to(tl.int64) * LANES * size
+        count = tl.full([], 1, tl.int64) * maps * size
+        begin = ((first + _BLOCK - 1) // _BLOCK + tl.arange(0, ROWS)) * _BLOCK
+        rest = tl.minimum(tl.maximum(count - begin, 0), _BLOCK)
+        rest = tl.where(begin < first + LANES * size, rest, 0).to(tl.int32)
+        pack_blocks(x, mask, begin, rest, mask_low, mask_high, KIND)

@@ -12,8 +12,6 @@ import triton.language as tl
 from division.kernels.gpu_common import (
     code_of,
     from_bf16,
-    grid_of,
-    inverse_of,
     is_finite,
     load_float,
     nearest_bf16,
@@ -21,7 +19,14 @@ from division.kernels.gpu_common import (
     noise_at,
     whole,
 )
-from division.kernels.gpu_maps import block_of, element_of, first_of, lanes_of, place_of
+from division.kernels.gpu_maps import (
+    block_of,
+    element_of,
+    first_of,
+    lanes_of,
+    place_of,
+    store_grid,
+)
 
 _INFINITY: tl.constexpr = tl.constexpr(float("inf"))
 
@@ -149,13 +154,9 @@ def split_streamed(
     else:
         least, most, bad = _range(x, where, exists, size, KIND, LAST, ITEMS)
     bits = tl.full([], BITS, tl.int32)
-    d, s = grid_of(least, most, bits, bad)
-    tl.store(offset + index, d, mask=exists)
-    tl.store(scale + index, s, mask=exists)
+    d, inverse = store_grid(offset, scale, index, exists, least, most, bad, bits)
     tl.debug_barrier()  # the means below were stored by other threads of this program
 
-    inverse = inverse_of(from_bf16(s), bits)[:, None]
-    d = from_bf16(d)[:, None]
     start = 0
     for plane in tl.static_range(4):
         if (BITS & (8 >> plane)) != 0:

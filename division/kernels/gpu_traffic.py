@@ -13,7 +13,7 @@ from division.bits import MASK_BLOCK, packed_size, planes
 from division.bounded import BLOCK
 from division.fixedlength import index_type
 from division.kernels.gpu_fixed_host import BLOCKS
-from division.kernels.gpu_maps_host import merge_plan, split_plan
+from division.kernels.gpu_maps_host import ALONE, merge_plan, split_plan
 from division.kernels.gpu_samples_host import groups_a_program
 from division.samples import group_count, sample_bytes
 
@@ -35,18 +35,41 @@ class Traffic:
 def split_maps(
     shape: torch.Size, bits: int, rows: int, cols: int, dtype: torch.dtype, channels_last: bool
 ) -> Traffic:
-    """Count what compressing maps moves: one pass if a map fits on chip, else one more a plane."""
+    """Count what compressing maps moves.
+
+    They are read once if they stay on chip, in registers or in the cache of a multiprocessor that
+    has no other program; else once more for the codes.
+    """
     n, c, height, width = shape
     size, maps = height * width, n * c
     written = maps * (2 * rows * cols + packed_size(size, bits) + 4)
-    name, *_ = split_plan(shape, rows, cols, bits, channels_last)
+    name, _, warps, _ = split_plan(shape, rows, cols, bits, channels_last)
+    once = maps * size * dtype.itemsize
     if name == "split_resident":
-        return Traffic(maps * size * dtype.itemsize, written)
+        return Traffic(once, written)
     passes = len(planes(bits))
     near = 2 * maps * size * passes if rows else 0
     # A second plane of codes asks for elements that the first has just had.
-    near += (passes - 1) * maps * size * dtype.itemsize
-    return Traffic(2 * maps * size * dtype.itemsize, written, near)
+    near += (passes - 1) * once
+    if warps == ALONE:
+        return Traffic(once, written, near + once)
+    return Traffic(2 * once, written, near)
+
+
+def split_maps_masked(
+    shape: torch.Size, bits: int, rows: int, cols: int, dtype: torch.dtype
+) -> Traffic:
+    """Count what compressing maps and packing their mask moves.
+
+    Where maps fit on chip the mask is made of elements that the same program, or its neighbour, has
+    just had; else in a pass of its own.
+    """
+    split = split_maps(shape, bits, rows, cols, dtype, False)
+    mask = pack_mask(shape.numel(), dtype)
+    written = split.written + mask.written
+    if split_plan(shape, rows, cols, bits, False)[0] == "split_resident":
+        return Traffic(split.read, written, split.near + mask.read)
+    return Traffic(split.read + mask.read, written, split.near)
 
 
 def merge_maps(
@@ -62,6 +85,25 @@ def merge_maps(
     asked = maps * (stride + len(others) * size + (2 * size if rows else 0))
     asked += 4 * maps * -(-stride // tile)
     return Traffic(read, maps * size * dtype.itemsize, asked - read)
+
+
+def merge_maps_affine(
+    shape: torch.Size,
+    bits: int,
+    rows: int,
+    cols: int,
+    dtype: torch.dtype,
+    channels_last: bool,
+    masked: bool,
+) -> Traffic:
+    """Count what rebuilding maps moves that are scaled, shifted and perhaps masked on the way."""
+    n, c, height, width = shape
+    stride = -(-height * width * planes(bits)[0][1] // 8)
+    tile, _ = merge_plan(n * c, c, stride, channels_last)
+    plain = merge_maps(shape, bits, rows, cols, dtype, channels_last)
+    read = 8 * c + (packed_size(shape.numel(), 1) if masked else 0)
+    asked = 8 * n * c * -(-stride // tile) + (shape.numel() if masked else 0)
+    return Traffic(plain.read + read, plain.written, plain.near + asked - read)
 
 
 def pack_mask(count: int, dtype: torch.dtype) -> Traffic:

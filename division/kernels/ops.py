@@ -20,6 +20,8 @@ _GEOMETRY = "int[] size, int[] kernel, int[] stride, int[] padding, int[] dilati
 _SCHEMAS = {
     "split_maps": "(Tensor x, int bits, int rows, int cols, int window, int seed)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
+    "split_maps_masked": "(Tensor x, int bits, int rows, int cols, int seed, float low, float high)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "merge_maps": "(Tensor low, Tensor codes, Tensor offset, Tensor scale, int bits, int height,"
     " int width, ScalarType dtype, bool channels_last) -> Tensor",
     "merge_maps_into": "(Tensor low, Tensor codes, Tensor offset, Tensor scale, int bits,"
@@ -73,6 +75,12 @@ def _fake_split_maps(
     return low, codes, offset, torch.empty_like(offset)
 
 
+def _fake_split_maps_masked(
+    x: Tensor, bits: int, rows: int, cols: int, seed: int, low: float, high: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return *_fake_split_maps(x, bits, rows, cols, 0, seed), _fake_pack_mask(x, low, high)
+
+
 def _fake_merge_maps(
     low: Tensor,
     codes: Tensor,
@@ -115,6 +123,7 @@ def _fake_unpack_window_index(packed: Tensor, *geometry: list[int]) -> Tensor:
 
 _FAKES: dict[str, Callable[..., Any]] = {
     "split_maps": _fake_split_maps,
+    "split_maps_masked": _fake_split_maps_masked,
     "merge_maps": _fake_merge_maps,
     "merge_maps_into": _fake_merge_maps_into,
     "merge_maps_affine": _fake_merge_maps,
@@ -141,6 +150,7 @@ def _register() -> torch.library.Library:
 _library = _register()  # the operators live as long as this object
 
 split_maps = torch.ops.division.split_maps.default
+split_maps_masked = torch.ops.division.split_maps_masked.default
 merge_maps = torch.ops.division.merge_maps.default
 merge_maps_into = torch.ops.division.merge_maps_into.default
 merge_maps_affine = torch.ops.division.merge_maps_affine.default

@@ -66,7 +66,8 @@ def draw(frame: pd.DataFrame, share: float = 0.95) -> style.Drawing:
         f"Training curves, {frames.of_what(runs)} ({runs['scale'].iloc[0]} scale, seeds: {counts}; "
         "bands and bars are one sample standard deviation where n > 1). Right: epochs until top-1 "
         f"reaches {target:.1f} %, {share:.0%} of vanilla's last value (dotted on the left), "
-        "interpolated between epochs. All runs have the same schedule."
+        "interpolated between epochs. All runs have the same schedule. "
+        "Methods with exact gradients (offload, checkpoint) hide each other."
     )
     return style.Drawing(figure, caption)
 

@@ -37,3 +37,8 @@ def seeds_of(frame: pd.DataFrame) -> str:
     """Say how many seeds the rows have."""
     count = frame["seed"].nunique()
     return f"{count} seed{'s' * (count != 1)}"
+
+
+def by_step(frame: pd.DataFrame) -> list[str]:
+    """Return the states of a training in their order there."""
+    return list(dict.fromkeys(frame.sort_values("step", kind="stable")["at"]))

@@ -24,7 +24,7 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
     last = errors[classifier & (errors["label"] == "division")].iloc[-1]
     errors = errors[~classifier]
     layers = list(dict.fromkeys(errors["layer"]))
-    states = list(dict.fromkeys(errors["at"]))
+    states = frames.by_step(errors)
     shown = list(dict.fromkeys([states[0], states[-1]]))
     with style.look():
         figure = style.figure(style.COLUMN, 1.75 * len(shown) + 0.9)
@@ -37,7 +37,7 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
                 axes.plot(x, part["value"], color=colour, marker=marker, label=name, markersize=3)
                 axes.fill_between(x, part["p20"], part["p80"], color=colour, alpha=0.2, linewidth=0)
             step = int(errors.loc[errors["at"] == at, "step"].iloc[0])
-            axes.set(yscale="log", ylabel="relative error")
+            axes.set(yscale="log", ylabel="error of the gradient")
             axes.set_title(f"{at}: step {step}")
             axes.axhline(1, color="black", linewidth=0.6)
         least, most = errors["value"].min(), errors["value"].max()
@@ -52,7 +52,8 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
         "(low frequencies), only the quantized residual (high frequencies), or both; "
         f"{frames.of_what(errors)}, {frames.seeds_of(errors)}, median over {int(errors['n'].max())}"
         " batches, bands from the 20th to the 80th percentile. Layers are convolutions in the "
-        "order of the network; an error of 1 (line) is as large as the gradient. Not shown: the "
+        "order of the network; errors are |g - g0| / |g0| of a layer, 1 (line) is as large as the "
+        "gradient itself. Not shown: the "
         f"classifier ({last['layer']}), whose input has more bits (both: {last['value']:.2g} at "
         f"step {int(last['step'])})."
     )

@@ -30,14 +30,15 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
     wide = wide.loc[total.index]
     small = [label for label in wide.index if total["vanilla"] / total[label] >= _SMALL]
     with style.look():
-        figure = style.figure(style.COLUMN, 0.24 * (len(wide) + len(small)) + 1.9)
+        figure = style.figure(style.COLUMN, 0.24 * (len(wide) + len(small)) + 2.1)
         ratios = [len(wide), max(1, len(small))]
         panels = figure.subplots(1 + bool(small), 1, squeeze=False, height_ratios=ratios)[:, 0]
         _bars(panels[0], wide)
         if small:
             _bars(panels[1], wide.loc[small])
-            panels[1].set_title("enlarged")
-        panels[-1].set_xlabel("held for the backward pass, GiB")
+            panels[1].set_title("the small ones, enlarged")
+        for axes in panels:
+            axes.set_xlabel("held for the backward pass, GiB")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     batch = int(rows["batch"].iloc[0])
@@ -46,7 +47,8 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
         f"{rows['dataset'].iloc[0].removeprefix('fake-')} pixels, fp32, by the kind of layer that "
         "saves it; counted exactly without data (no seeds). What a ReLU puts out is what the next "
         "convolution takes in: stock PyTorch holds it once, counted under ReLU; compressed, the "
-        "ReLU keeps a 1-bit mask and the convolution its own small copy."
+        "ReLU keeps a 1-bit mask and the convolution its own small copy, which recompute rebuilds "
+        "from the copy of the norm."
     )
     return style.Drawing(figure, caption)
 

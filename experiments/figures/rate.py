@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.figures import frames, style
+from experiments.figures import families, frames, style
 
 EXACT = 1e-6  # a smaller error is rounding alone
 # One option of DIVISION changed at a time would be a cloud; Table 5 has them.
@@ -22,26 +22,27 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
         frame: rows of `experiments.errors` of one network and dataset.
     """
     points = frames.newest(frame, ["label", "at", "metric", "seed"])
-    states = list(dict.fromkeys(points.loc[points["metric"] == "gradient_error", "at"]))
+    states = frames.by_step(points[points["metric"] == "gradient_error"])
     values = points.loc[points["metric"] == "gradient_error", "value"]
     floor = values[values > EXACT].min() / 3  # where methods without error stand
     with style.look():
-        figure = style.figure(style.PAGE, 2.9)
+        figure = style.figure(style.PAGE, 3.3)
         panels = figure.subplots(1, len(states), sharey=True, squeeze=False)[0]
         for axes, at in zip(panels, states, strict=True):
             _panel(axes, points[points["at"] == at], at, floor)
-        panels[0].set_ylabel("relative gradient error")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+        panels[0].set_ylabel("gradient error |g - g0| / |g0|")
+        style.legend(figure, list(panels), ncols=4)
     errors = points[points["metric"] == "gradient_error"]
     caption = (
         f"Gradient error against what is stored, {frames.of_what(errors)}: |g - g0| / |g0| over "
         "all parameters (root mean square over draws of the rounding noise; median over "
         f"{_batches(errors)} batches of {_images(errors)} images, bars from the 20th to the 80th "
-        "percentile) at three states of one vanilla training "
+        f"percentile) at {errors['at'].nunique()} states of one vanilla training "
         f"({frames.seeds_of(errors)}). Bits an element: all that is held for the backward pass, "
         "masks and metadata included, for every fp32 value that stock PyTorch holds. Methods "
-        "without error stand on the lowest line. Dotted: how far the gradient of one batch is from "
+        "without error stand on the lowest line. Along a line the bits a code, the block or the "
+        "error bound change. Recompute (not in the paper) rebuilds what a cheap layer can, deep "
+        "also residual sums. Dotted: how far the gradient of one batch is from "
         "the mean over many, the noise that SGD has anyway."
     )
     return style.Drawing(figure, caption)
@@ -54,7 +55,7 @@ def _panel(axes: Axes, points: pd.DataFrame, at: str, floor: float) -> None:
     )
     lines: dict[tuple[str, str], list[str]] = {}
     for label, row in errors.iterrows():
-        if row["method"] == "division" and set(row["options"]) & ABLATED:
+        if is_ablation(row["method"], row["options"]):
             continue
         lines.setdefault((row["method"], variant(row["method"], row["options"])), []).append(label)
     order = style.in_order([method for method, _ in lines])
@@ -67,9 +68,17 @@ def _panel(axes: Axes, points: pd.DataFrame, at: str, floor: float) -> None:
     if len(noise):
         axes.axhline(noise.iloc[0], color="black", linestyle=":", linewidth=0.9, zorder=1)
     step = int(errors["step"].iloc[0])
-    axes.set(xscale="log", yscale="log", xlabel="bits an element", title=f"{at}: step {step}")
+    axes.set(
+        xscale="log", yscale="log", xlabel="stored, bits an element", title=f"{at}: step {step}"
+    )
     style.plain_log_ticks(axes, "x", [1, 2, 4, 8, 16, 32])
     axes.set_xlim(0.8, 40)
+
+
+def is_ablation(method: str, options: Mapping[str, object]) -> bool:
+    """Tell whether a spec is DIVISION with something else changed than what it stores."""
+    published = families.family(options) == "as published"
+    return method == "division" and not published and bool(set(options) & ABLATED)
 
 
 def variant(method: str, options: Mapping[str, object]) -> str:
@@ -78,6 +87,8 @@ def variant(method: str, options: Mapping[str, object]) -> str:
     >>> variant("division", {"bits": 3, "recompute": True})
     'recompute'
     """
+    if method == "division":
+        return families.family(options)
     if method in ("pooling", "lossy"):
         options = {"scope": "conv", **options}
     kept = {key: value for key, value in options.items() if key not in RATES}
@@ -94,15 +105,18 @@ def _line(
     exact = errors["value"] <= EXACT
     y = errors["value"].where(~exact, floor)
     low, high = (y - errors["p20"]).clip(lower=0), (errors["p80"] - y).clip(lower=0)
+    colour, marker, filled = families.look(method, name)
+    filled = filled and name != _SCOPES["conv"]
     axes.errorbar(
         bits["value"],
         y,
         yerr=[low.where(~exact, 0), high.where(~exact, 0)],
-        color=style.colour(method),
-        marker=style.marker(method),
+        color=colour,
+        marker=marker,
         # The plain method, and the one that compresses everything, are filled and solid.
-        markerfacecolor=None if name in ("", _SCOPES["all"]) else "white",
-        linestyle="-" if name in ("", _SCOPES["all"]) else "--",
+        markerfacecolor=colour if filled else "white",
+        linestyle="-" if filled else "--",
+        markersize=4,
         label=f"{method}, {name}" if name else method,
         capsize=1.5,
         elinewidth=0.8,

@@ -25,7 +25,7 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
     chosen = frame[frame["metric"].isin(["energy_share", "low_share"]) & frame["layer"].notna()]
     shares = frames.newest(chosen, ["metric", "at", "layer", "band"])
     layers = list(dict.fromkeys(shares["layer"]))
-    states = list(dict.fromkeys(shares["at"]))
+    states = frames.by_step(shares)
     shown = list(dict.fromkeys([states[0], states[-1]]))
     x = range(1, len(layers) + 1)
     with style.look():
@@ -44,7 +44,7 @@ def draw(frame: pd.DataFrame) -> style.Drawing:
             step = int(part["step"].iloc[0])
             axes.set(ylabel="share of energy", ylim=(0, 1), title=f"{at}: step {step}")
             axes.grid(visible=False)
-        panels[-1].set_xlabel(f"input of convolution: {layers[0]} (1) to {layers[-1]}")
+        panels[-1].set_xlabel(f"input of {layers[0]} (1) to {layers[-1]} ({len(layers)})")
         panels[-1].set_xticks(list(x)[:: 2 if len(layers) > 12 else 1])
         marks, *handles = panels[0].get_legend_handles_labels()[0]  # lines come before bars
         figure.legend(

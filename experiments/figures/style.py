@@ -4,18 +4,19 @@ Colours are those of Okabe and Ito, which people who see few colours can tell ap
 has a marker of its own as well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.5, 7.2  # inches: one column and the full width of a printed page
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-GREY = "#7F7F7F"
+GREY, WINE = "#7F7F7F", "#882255"
 METHODS = {
     "vanilla": (BLACK, "o"),
     "division": (VERMILION, "s"),
@@ -68,6 +69,16 @@ def look() -> Iterator[None]:
 def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, whose parts make room for each other."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def legend(of: Figure, panels: list[Axes], ncols: int, more: Sequence[Artist] = ()) -> None:
+    """Write one legend below all panels, though some may lack what others show."""
+    handles: dict[str, object] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    handles |= {str(each.get_label()): each for each in more}
+    of.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols)
 
 
 def colour(method: str) -> str:

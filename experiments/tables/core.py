@@ -44,7 +44,7 @@ def notes(rows: Iterable[Row]) -> list[str]:
     machines = sorted({f"{r.machine['cpu']}, {r.machine['cores']} cores" for r in rows})
     commits = sorted({r.commit[:10] + ("+" if r.dirty else "") for r in rows})
     return [
-        "times are medians of alternating rounds in one process (p20-p80), fp32, 2 bits",
+        "times are medians of alternating rounds (p20-p80), fp32, 2 bits",
         "peak: resident memory of one training step in its own process, above what the process "
         "held before; beyond the ledger's bytes a step needs for a moment the map being computed, "
         "its gradient, a decompressed copy and the convolution's scratch space",

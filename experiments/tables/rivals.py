@@ -39,8 +39,8 @@ def notes(benchmark: list[Row], sizes: list[Row]) -> list[str]:
     commits = sorted({r.commit[:10] + ("+" if r.dirty else "") for r in rows})
     return [
         "step: resnet18 with a CIFAR stem, channels_last, fp32; median ratio to vanilla (p20-p80) "
-        "of alternating rounds in one process; published ratios are of ResNet-50 at batch 256 on "
-        "an RTX 3090",
+        "of alternating rounds, every method in a process of its own; published ratios are of "
+        "ResNet-50 at batch 256 on an RTX 3090",
         "saved bytes are counted under FakeTensorMode, 224 pixels; the published values are "
         "allocated bytes",
         "pooling-published-N is the release at a block of N (no masks, nothing shared); the paper "

@@ -70,8 +70,8 @@ def notes(rows: list[Row], paper: pd.DataFrame) -> list[str]:
         "backward gradient and input twice; convolution backward: the gradient twice); our kernels "
         "by the arithmetic that the tests compare with the interpreter; what PyTorch does on the "
         "host is taken to be hidden behind the device, though ActNN and lossy wait for it; "
-        "recompute counts decompressing, norm and mask as one pass: a forecast, since the GPU "
-        "kernels take several so far",
+        "not counted is what a program reads again from a cache: maps of up to 64 KiB where it has "
+        "a multiprocessor for itself, and elements of a mask that it or its neighbour just had",
         "lossy is assumed to reach its assumed_ratio; float32 convolutions run as TF32",
         "throughput follows from the overhead of the published step where there is one; the "
         "published runs do not say their precision, and count a step by the host's clock without "

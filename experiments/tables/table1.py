@@ -61,8 +61,8 @@ def notes(trained: list[Row], benchmarked: list[Row]) -> list[str]:
         "against stock PyTorch",
         "peak of a step: resident memory of one training step in its own process, above what the "
         "process held before, with an allocator that gives freed blocks back at once",
-        "throughput: training steps in alternating rounds of one process, median ratio to vanilla "
-        "(p20-p80)",
+        "throughput: training steps in alternating rounds, every method in a process of its own; "
+        "median ratio to vanilla (p20-p80)",
         f"batch, of runs and measurements alike: {sizes}",
         f"hardware: {'; '.join(machines)}",
         f"commits: {', '.join(commits)} (+: with uncommitted changes)",

@@ -84,8 +84,9 @@ def notes(rows: list[Row]) -> list[str]:
     rounds = max(row.n for row in ours)
     return [
         f"scale: {ours[0].scale}; ours: {ours[0].model} on {ours[0].dataset}, channels_last, fp32, "
-        f"SGD with momentum; median ratio to vanilla (p20-p80) of {rounds} alternating rounds in "
-        "one process; at other batches vanilla has another speed: compare within a column",
+        f"SGD with momentum; median ratio to vanilla (p20-p80) of {rounds} alternating rounds, "
+        "every method in a process of its own; at other batches vanilla has another speed: compare "
+        "within a column",
         HOW_PUBLISHED,
         "there is no ratio where no vanilla was published, as at batch 512",
         "offload moves to the host's memory, which on a CPU is where everything is already",
@@ -126,7 +127,7 @@ def budget_notes(rows: list[Row]) -> list[str]:
         f"peaks within {one.config['budget']} as the planner counts it, and how many times "
         "vanilla's",
         "throughput / vanilla: images a second at a method's own batch over vanilla's at its own, "
-        "median (p20-p80) of alternating rounds in one process",
+        "median (p20-p80) of alternating rounds, every method in a process of its own",
         f"timed at: no batch beyond {one.config['most']} is timed",
         "measured peak: resident memory of forward and backward in a process of its own, above "
         "what it held before: without weights and momentum, with the scratch space of "
