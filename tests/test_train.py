@@ -102,7 +102,7 @@ def test_rows_of_a_run_and_skipping(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert by_metric["original_bytes"].value > 4 * by_metric["saved_bytes"].value
     assert [row.epoch for row in rows if row.metric == "top1"] == [1, 2]
     assert by_metric["final_top1"].value == by_metric["top1"].value
-    assert by_metric["final_top1"].options["bits"] == 2
+    assert by_metric["final_top1"].options["block"] == 8
     assert 0 < by_metric["loading_share"].value < 1
     assert train.run(config) == []
     assert "recorded already" in capsys.readouterr().out
